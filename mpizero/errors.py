@@ -1,0 +1,37 @@
+"""Errors meant for users: each message says what is wrong, why, and the cure.
+
+An entry point turns a `MpizeroError` into one sentence on standard error and exit status 2; any other exception is a bug of
+ours and ends the job with its traceback.
+"""
+
+
+class MpizeroError(Exception):
+    """Base of every error a user can cause and cure."""
+
+
+class ConfigError(MpizeroError, ValueError):
+    """A flag, key or value that cannot be used."""
+
+
+class DataError(MpizeroError, ValueError):
+    """Training data that is missing, empty, too short or not finite."""
+
+
+class LaunchError(MpizeroError, RuntimeError):
+    """MPI is missing, or the number of ranks does not suit."""
+
+
+class CommunicationError(MpizeroError, RuntimeError):
+    """A peer did not answer in time."""
+
+
+class OutOfDeviceMemory(MpizeroError, MemoryError):
+    """An allocation beyond the capacity of the rank's device (`--device-memory`)."""
+
+
+class LossScaleError(MpizeroError, ArithmeticError):
+    """Gradients overflow even at the smallest loss scale."""
+
+
+class ReplicaMismatch(MpizeroError, RuntimeError):
+    """Buffers that must be equal between ranks are not."""

@@ -1,0 +1,58 @@
+"""The FlatParameter: the parameters of a unit, one after the other, padded so that every rank's shard has the same size.
+
+Source: PyTorch FSDP (arXiv:2304.11277), sec. 3.2.1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from mpizero.layout.spec import ParamSpec
+
+UPDATE_BLOCK = 16384  # elements updated at once by the optimizer: a block's temporaries stay in cache, and are what a plan counts
+
+
+@dataclass(frozen=True)
+class FlatLayout:
+    """Where each parameter of a unit lies in its flat buffer.
+
+    padded_numel is the smallest multiple of `ranks` that holds numel elements: at most ranks - 1 elements are padding.
+    """
+
+    name: str
+    params: tuple[ParamSpec, ...]
+    offsets: tuple[int, ...]  # of each parameter, in elements
+    numel: int
+    padded_numel: int
+
+    def shard_numel(self, count: int) -> int:
+        """Elements of each of `count` equal shards; `count` divides the number of ranks the layout was padded for."""
+        assert self.padded_numel % count == 0, f"unit {self.name}: {self.padded_numel} elements do not split into {count} shards"
+        return self.padded_numel // count
+
+    def shard(self, index: int, count: int) -> slice:
+        """The elements of shard `index` of `count`."""
+        size = self.shard_numel(count)
+        return slice(index * size, (index + 1) * size)
+
+    def views(self, flat: Any) -> dict[str, Any]:
+        """Name -> view of `flat` (padded_numel,) in the parameter's shape."""
+        return {param.name: flat[offset : offset + param.numel].reshape(param.shape)
+                for param, offset in zip(self.params, self.offsets, strict=True)}
+
+
+def flatten(name: str, params: Iterable[ParamSpec], ranks: int) -> FlatLayout:
+    """The layout of a unit that holds `params`, padded for `ranks` ranks."""
+    params = tuple(params)
+    offsets, numel = [], 0
+    for param in params:
+        offsets.append(numel)
+        numel += param.numel
+    return FlatLayout(name, params, tuple(offsets), numel, -(-numel // ranks) * ranks)
+
+
+def update_block_numel(numel: int) -> int:
+    """Elements of the largest block when `numel` elements are updated."""
+    return min(numel, UPDATE_BLOCK)

@@ -1,0 +1,168 @@
+"""The memory ledger of one rank.
+
+Buffers come from `Ledger.empty`, and leave the count when the array really dies (a weak reference tells), so a forgotten
+reference shows up as bytes. Nothing is estimated.
+"""
+
+from __future__ import annotations
+
+import math
+import weakref
+from collections import defaultdict
+from typing import Protocol
+
+import numpy as np
+
+from mpizero.errors import OutOfDeviceMemory
+
+PARAM = "param"  # what a rank keeps of the parameters between steps
+GRAD = "grad"  # reduced gradients: whole or this rank's shard
+OPTIM = "optim"  # float32 master weights, exp_avg, exp_avg_sq: K = 12 bytes per element, ZeRO sec. 3.1
+UNSHARDED_PARAM = "unsharded_param"  # whole parameters of a unit, gathered for its use
+UNSHARDED_GRAD = "unsharded_grad"  # whole gradient of a unit, of this rank's samples, before reduction
+GRAD_FP32 = "grad_fp32"  # the float32 gradient of the block being updated
+ACTIVATION = "activation"  # outputs and what forward saves for backward
+WORKSPACE = "workspace"  # temporaries of operators and rings
+
+MODEL_STATE = (PARAM, GRAD, OPTIM, UNSHARDED_PARAM, UNSHARDED_GRAD, GRAD_FP32)
+KINDS = (*MODEL_STATE, ACTIVATION, WORKSPACE)
+
+
+class Allocator(Protocol):
+    """Where operators get their arrays from: a `Ledger`, or `Uncounted` where nobody asks."""
+
+    def empty(self, shape: int | tuple[int, ...], dtype: object, kind: str) -> np.ndarray: ...
+
+
+class Uncounted:
+    """Plain NumPy arrays: the allocator of references and benchmarks."""
+
+    def empty(self, shape: int | tuple[int, ...], dtype: object, kind: str) -> np.ndarray:
+        return np.empty(shape, dtype)
+
+
+class _Entry(weakref.ref):
+    """A weak reference to a counted array that remembers what was counted."""
+
+    __slots__ = ("kind", "unit", "nbytes", "key")
+
+
+class Ledger:
+    """Counts the live bytes of one device by kind, and their peaks.
+
+    capacity: bytes beyond which an allocation raises `OutOfDeviceMemory`; None for no limit.
+    debug: fill new and discarded floating-point buffers with NaN, so that a read of stale storage shows.
+    """
+
+    def __init__(self, capacity: int | None = None, debug: bool = False):
+        self.capacity = capacity
+        self.debug = debug
+        self.live = dict.fromkeys(KINDS, 0)
+        self.live_bytes = 0
+        self.action = "start"
+        self.unit = ""
+        self._entries: dict[int, _Entry] = {}
+        self.reset_peaks()
+
+    # -- buffers ------------------------------------------------------------------------------------------------------
+
+    def empty(self, shape: int | tuple[int, ...], dtype: object, kind: str) -> np.ndarray:
+        """A new uninitialised array, counted under `kind` and the current unit until it dies."""
+        self._admit(math.prod(shape) if isinstance(shape, tuple) else shape, np.dtype(dtype), kind)  # type: ignore[arg-type]
+        array = np.empty(shape, dtype)  # type: ignore[call-overload]
+        if self.debug:
+            _poison(array)
+        return self._count(array, kind)
+
+    def zeros(self, shape: int | tuple[int, ...], dtype: object, kind: str) -> np.ndarray:
+        """As `empty`, filled with zeros."""
+        array = self.empty(shape, dtype, kind)
+        array.fill(0)
+        return array
+
+    def adopt(self, array: np.ndarray, kind: str) -> np.ndarray:
+        """Count an array that was made elsewhere (a batch of data). Views count as the array that owns their memory."""
+        owner = array
+        while isinstance(owner.base, np.ndarray):
+            owner = owner.base
+        if id(owner) not in self._entries:
+            self._admit(owner.size, owner.dtype, kind)
+            self._count(owner, kind)
+        return array
+
+    def rekind(self, array: np.ndarray, kind: str) -> np.ndarray:
+        """The same bytes under another name: an unsharded gradient becomes the reduced one without a copy."""
+        entry = self._entries[id(array)]
+        self.live[entry.kind] -= entry.nbytes
+        self.live[kind] += entry.nbytes
+        entry.kind = kind
+        self._note_peaks(kind)
+        return array
+
+    def discard(self, array: np.ndarray) -> None:
+        """Say that `array` must not be read again; its owner drops its reference next. Poisons it in debug mode."""
+        if self.debug:
+            _poison(array)
+
+    # -- what happens now ---------------------------------------------------------------------------------------------
+
+    def at(self, action: str, unit: str = "") -> None:
+        """Name the action and unit to which following allocations and peaks belong."""
+        self.action, self.unit = action, unit
+
+    def reset_peaks(self) -> None:
+        """Start the peaks again from what is live."""
+        self.peak = dict(self.live)
+        self.peak_bytes, self.peak_action = self.live_bytes, self.action
+        self.peak_model_state_bytes, self.peak_model_state_action = self.model_state_bytes, self.action
+
+    @property
+    def model_state_bytes(self) -> int:
+        return sum(self.live[kind] for kind in MODEL_STATE)
+
+    def by_unit(self) -> dict[tuple[str, str], int]:
+        """Live bytes by (kind, unit)."""
+        table: dict[tuple[str, str], int] = defaultdict(int)
+        for entry in self._entries.values():
+            table[entry.kind, entry.unit] += entry.nbytes
+        return dict(table)
+
+    # -- inner --------------------------------------------------------------------------------------------------------
+
+    def _admit(self, numel: int, dtype: np.dtype, kind: str) -> None:
+        nbytes = numel * dtype.itemsize
+        if self.capacity is not None and self.live_bytes + nbytes > self.capacity:
+            raise OutOfDeviceMemory(self._full(nbytes, kind))
+
+    def _count(self, array: np.ndarray, kind: str) -> np.ndarray:
+        entry = _Entry(array, self._forget)
+        entry.kind, entry.unit, entry.nbytes, entry.key = kind, self.unit, array.nbytes, id(array)
+        self._entries[entry.key] = entry
+        self.live[kind] += entry.nbytes
+        self.live_bytes += entry.nbytes
+        self._note_peaks(kind)
+        return array
+
+    def _forget(self, entry: _Entry) -> None:
+        del self._entries[entry.key]
+        self.live[entry.kind] -= entry.nbytes
+        self.live_bytes -= entry.nbytes
+
+    def _note_peaks(self, kind: str) -> None:
+        self.peak[kind] = max(self.peak[kind], self.live[kind])
+        if self.live_bytes > self.peak_bytes:
+            self.peak_bytes, self.peak_action = self.live_bytes, self.action
+        if kind in MODEL_STATE and self.model_state_bytes > self.peak_model_state_bytes:
+            self.peak_model_state_bytes, self.peak_model_state_action = self.model_state_bytes, self.action
+
+    def _full(self, nbytes: int, kind: str) -> str:
+        rows = sorted(self.by_unit().items(), key=lambda row: -row[1])
+        table = "\n".join(f"  {kind:<16} {unit or '-':<16} {size:>16,} bytes" for (kind, unit), size in rows)
+        return (f"out of device memory at {self.action}: {nbytes:,} bytes of {kind} asked for, {self.live_bytes:,} of {self.capacity:,} bytes "
+                f"in use. Use a higher --stage, more ranks, a smaller --batch-size, or a larger --device-memory. Live now:\n{table}")
+
+
+def _poison(array: np.ndarray) -> None:
+    """Fill a floating-point array with NaN."""
+    if array.dtype.kind == "f":
+        array.fill(np.nan)
