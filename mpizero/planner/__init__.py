@@ -1,0 +1,7 @@
+"""Exact plans from the list of actions that the executor runs. Pure: no arrays, no MPI."""
+
+from mpizero.planner.geometry import Geometry
+from mpizero.planner.memory import MemoryPlan, formula_after_backward, plan_memory
+from mpizero.planner.traffic import plan_traffic, sent_by_op, sent_bytes
+
+__all__ = ["Geometry", "MemoryPlan", "formula_after_backward", "plan_memory", "plan_traffic", "sent_by_op", "sent_bytes"]

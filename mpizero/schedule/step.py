@@ -1,0 +1,50 @@
+"""The parts of a step put together: one generator for all strategies."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from mpizero.layout.units import StageUse
+from mpizero.schedule.actions import Action, FreeGrad, Phase
+from mpizero.schedule.strategies import Microbatch, Strategy
+
+
+def accumulate(strategy: Strategy, stages: Sequence[StageUse], units: int, microbatches: int, no_sync: bool = False) -> Iterator[Action]:
+    """Forward, backward and reduction of all microbatches of a step.
+
+    no_sync: reduce once, after the last microbatch: 1/microbatches of the gradient traffic for whole gradients in memory.
+    """
+    for i in range(microbatches):
+        last = i == microbatches - 1
+        mb = Microbatch(i, sync=last or not no_sync, last=last)
+        yield Phase("forward", i)
+        for stage in stages:
+            yield from strategy.forward(stage, mb)
+        yield Phase("backward", i)
+        for stage in reversed(stages):
+            yield from strategy.backward(stage, mb)
+        yield Phase("reduce", i)
+        if mb.sync:
+            for unit in reversed(range(units)):
+                yield from strategy.reduce(unit, mb)
+
+
+def update(strategy: Strategy, units: int) -> Iterator[Action]:
+    """The update of all units: left out when the step is skipped."""
+    yield Phase("update")
+    for unit in range(units):
+        yield from strategy.step(unit)
+
+
+def zero_grad(units: int) -> Iterator[Action]:
+    """The end of every step."""
+    yield Phase("zero_grad")
+    for unit in range(units):
+        yield FreeGrad(unit)
+
+
+def evaluate(strategy: Strategy, stages: Sequence[StageUse]) -> Iterator[Action]:
+    """Forward of one batch. The actions still say `save`; the pass `without_saving` turns it off."""
+    yield Phase("evaluate")
+    for stage in stages:
+        yield from strategy.forward(stage, Microbatch(0, sync=False, last=False))

@@ -1,0 +1,182 @@
+"""Every way to share the work and the state, as data: what is kept, when something is sent, when it is freed.
+
+Read them one under the other. With a mesh of R replicas of a shard group of F ranks (R = 1: full sharding) the group that
+each action means follows from the action. psi: parameters; N: ranks; volumes in elements a rank sends times N/(N-1).
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar
+
+from mpizero.layout.placement import REPLICATED, SHARDED, Placement
+from mpizero.layout.units import StageUse
+from mpizero.schedule.actions import (
+    Action,
+    AllGatherParam,
+    AllReduceGrad,
+    AllReduceShard,
+    Axis,
+    Backward,
+    Forward,
+    OptimStep,
+    ReduceScatterGrad,
+    Reshard,
+    Unshard,
+)
+
+Actions = Iterator[Action]
+
+
+@dataclass(frozen=True, slots=True)
+class Microbatch:
+    """sync: gradients are reduced after it (always, or with `no_sync` only after the last). last: of the step."""
+
+    index: int
+    sync: bool
+    last: bool
+
+
+class Strategy(ABC):
+    """Yields the actions of each part of a step; `schedule.step` puts the parts together."""
+
+    placement: ClassVar[Placement]
+
+    @abstractmethod
+    def forward(self, stage: StageUse, mb: Microbatch) -> Actions:
+        """Forward of one stage."""
+
+    @abstractmethod
+    def backward(self, stage: StageUse, mb: Microbatch) -> Actions:
+        """Backward of one stage; stages come in reverse."""
+
+    @abstractmethod
+    def reduce(self, unit: int, mb: Microbatch) -> Actions:
+        """After the whole backward of a microbatch that syncs, unit by unit in reverse."""
+
+    @abstractmethod
+    def step(self, unit: int) -> Actions:
+        """The update of one unit."""
+
+
+class DataParallel(Strategy):
+    """Everything on every rank: 16 psi bytes. One step sends 2 psi."""
+
+    placement = Placement(params=REPLICATED, grads=REPLICATED, optim=REPLICATED)
+
+    def forward(self, stage: StageUse, mb: Microbatch) -> Actions:
+        yield Forward(stage.index, mb.index)
+
+    def backward(self, stage: StageUse, mb: Microbatch) -> Actions:
+        yield Backward(stage.index, mb.index)
+        if mb.sync:
+            for unit in stage.completes:
+                yield AllReduceGrad(unit, Axis.REPLICATE)
+
+    def reduce(self, unit: int, mb: Microbatch) -> Actions:
+        yield from ()
+
+    def step(self, unit: int) -> Actions:
+        yield OptimStep(unit)
+
+
+class Zero1(Strategy):
+    """P_os: 4 psi + 12 psi/N bytes after backward. One step sends 2 psi. ZeRO (arXiv:1910.02054), sec. 5.1, 7.2.1."""
+
+    placement = Placement(params=REPLICATED, grads=REPLICATED, optim=SHARDED)
+
+    def forward(self, stage: StageUse, mb: Microbatch) -> Actions:
+        yield Forward(stage.index, mb.index)
+
+    def backward(self, stage: StageUse, mb: Microbatch) -> Actions:
+        yield Backward(stage.index, mb.index)  # the whole gradient lives until backward is over: stage 2 differs in this alone
+
+    def reduce(self, unit: int, mb: Microbatch) -> Actions:
+        yield ReduceScatterGrad(unit)
+        if mb.last:
+            yield AllReduceShard(unit)
+
+    def step(self, unit: int) -> Actions:
+        yield OptimStep(unit)
+        yield AllGatherParam(unit)
+
+
+class Zero1AllReduce(Strategy):
+    """P_os as lectures draw it: all-reduce, of which each rank uses its shard alone. Bytes as Zero1, but one step sends 3 psi."""
+
+    placement = Placement(params=REPLICATED, grads=REPLICATED, optim=SHARDED)
+
+    def forward(self, stage: StageUse, mb: Microbatch) -> Actions:
+        yield Forward(stage.index, mb.index)
+
+    def backward(self, stage: StageUse, mb: Microbatch) -> Actions:
+        yield Backward(stage.index, mb.index)
+
+    def reduce(self, unit: int, mb: Microbatch) -> Actions:
+        yield AllReduceGrad(unit, Axis.SHARD)
+        if mb.last:
+            yield AllReduceShard(unit)
+
+    def step(self, unit: int) -> Actions:
+        yield OptimStep(unit)
+        yield AllGatherParam(unit)
+
+
+class Zero2(Strategy):
+    """P_os+g: 2 psi + 14 psi/N bytes after backward. One step sends 2 psi. ZeRO, sec. 5.2, 7.2.1."""
+
+    placement = Placement(params=REPLICATED, grads=SHARDED, optim=SHARDED)
+
+    def forward(self, stage: StageUse, mb: Microbatch) -> Actions:
+        yield Forward(stage.index, mb.index)
+
+    def backward(self, stage: StageUse, mb: Microbatch) -> Actions:
+        yield Backward(stage.index, mb.index)
+        if mb.sync:
+            for unit in stage.completes:
+                yield ReduceScatterGrad(unit)  # the whole gradient is freed here
+                if mb.last:
+                    yield AllReduceShard(unit)
+
+    def reduce(self, unit: int, mb: Microbatch) -> Actions:
+        yield from ()
+
+    def step(self, unit: int) -> Actions:
+        yield OptimStep(unit)
+        yield AllGatherParam(unit)
+
+
+class Zero3(Strategy):
+    """P_os+g+p, FSDP: 16 psi/N bytes after backward. One step sends 3 psi. ZeRO, sec. 5.3, 7.2.2; FSDP (arXiv:2304.11277)."""
+
+    placement = Placement(params=SHARDED, grads=SHARDED, optim=SHARDED)
+
+    def forward(self, stage: StageUse, mb: Microbatch) -> Actions:
+        for unit in stage.units:
+            yield Unshard(unit)
+        yield Forward(stage.index, mb.index)
+        for unit in stage.units:
+            yield Reshard(unit)
+
+    def backward(self, stage: StageUse, mb: Microbatch) -> Actions:
+        for unit in stage.units:
+            yield Unshard(unit)
+        yield Backward(stage.index, mb.index)
+        for unit in stage.units:
+            yield Reshard(unit)  # before the shard of the gradient is made, so the two are not alive together
+        if mb.sync:
+            for unit in stage.completes:
+                yield ReduceScatterGrad(unit)
+                if mb.last:
+                    yield AllReduceShard(unit)
+
+    def reduce(self, unit: int, mb: Microbatch) -> Actions:
+        yield from ()
+
+    def step(self, unit: int) -> Actions:
+        yield OptimStep(unit)  # nobody keeps whole parameters: the next forward gathers them
+
+
+STRATEGIES: dict[str, Strategy] = {"0": DataParallel(), "1": Zero1(), "1-allreduce": Zero1AllReduce(), "2": Zero2(), "3": Zero3()}
