@@ -1,0 +1,87 @@
+"""The collectives as blocking calls, in place on flat arrays; each leaves one record in the group's traffic log."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+
+from mpizero.dist import ring
+from mpizero.dist.group import Array, Group
+from mpizero.dist.ring import chunk
+from mpizero.dist.traffic import Record
+from mpizero.dist.wait import gave_up, wait
+
+
+def reduce_scatter(group: Group, flat: Array, out: Array, *, accumulate: bool = False, unit: str = "", phase: str = "") -> None:
+    """out (numel of this rank's chunk,) = sum over ranks of that chunk of flat (numel,); with `accumulate` out = out + sum.
+
+    The sum is made in flat's dtype, in an order that depends on chunk and group only. The contents of `flat` are lost. `out` may be
+    flat's own chunk. Each rank sends (N-1)/N of flat's bytes.
+    """
+    _check(flat, "flat")
+    _check(out, "out")
+    own = chunk(flat.size, group.rank, group.size)
+    if out.size != own.stop - own.start or out.dtype != flat.dtype:
+        raise ValueError(f"out has {out.size} elements of {out.dtype}, this rank's chunk has {own.stop - own.start} of {flat.dtype}")
+    lane = group.lane("reduce_scatter", flat.size, flat.dtype.name, unit, phase)
+    _drive(lane, ring.reduce_scatter(lane, flat, out, accumulate), "reduce_scatter", unit, phase, flat)
+
+
+def all_gather(group: Group, flat: Array, *, unit: str = "", phase: str = "", op: str = "all_gather") -> None:
+    """Every rank's own chunk of flat (numel,) is sent to all; afterwards all hold all. Each rank sends (N-1)/N of flat's bytes."""
+    _check(flat, "flat")
+    lane = group.lane(op, flat.size, flat.dtype.name, unit, phase)
+    _drive(lane, ring.all_gather(lane, flat), op, unit, phase, flat)
+
+
+def all_reduce(group: Group, flat: Array, *, unit: str = "", phase: str = "") -> None:
+    """flat (numel,) = sum over ranks, bit for bit that of `reduce_scatter` then `all_gather`. Each rank sends 2 (N-1)/N of its bytes."""
+    _check(flat, "flat")
+    lane = group.lane("all_reduce", flat.size, flat.dtype.name, unit, phase)
+    _drive(lane, ring.all_reduce(lane, flat), "all_reduce", unit, phase, flat)
+
+
+def broadcast(group: Group, flat: Array, root: int, *, unit: str = "", phase: str = "") -> None:
+    """flat (numel,) = that of group rank `root`. All ranks but the last of the chain send flat's bytes once."""
+    _check(flat, "flat")
+    if not 0 <= root < group.size:
+        raise ValueError(f"root {root} is not a rank of {group}")
+    lane = group.lane("broadcast", flat.size, flat.dtype.name, unit, phase)
+    _drive(lane, ring.broadcast(lane, flat, root), "broadcast", unit, phase, flat)
+
+
+def all_gather_values(group: Group, values: Array, *, op: str = "agree", unit: str = "", phase: str = "") -> Array:
+    """A few float64 values (k,) of each rank -> (size, k), the same on every rank. For agreements: overflow flags, norms, checksums."""
+    values = np.asarray(values, np.float64).ravel()
+    table = np.empty((group.size, values.size))  # tiny: a few values a rank
+    table[group.rank] = values
+    all_gather(group, table.reshape(-1), op=op, unit=unit, phase=phase)
+    return table
+
+
+def meet(group: Group) -> None:
+    """What `Group.barrier` does."""
+    lane = group.lane("barrier")
+    for pending in ring.barrier(lane):
+        if not wait(pending.done):
+            raise gave_up(lane.what, pending.peers())
+
+
+def _drive(lane: Group, steps: ring.Steps, op: str, unit: str, phase: str, flat: Array) -> None:
+    """Run a ring to its end, waiting at each step, and write the record."""
+    begin = time.perf_counter()
+    sent = received = messages = 0
+    for pending in steps:
+        if not wait(pending.done):
+            raise gave_up(lane.what, pending.peers())
+        sent += pending.bytes_sent
+        received += pending.bytes_received
+        messages += pending.messages
+    seconds = time.perf_counter() - begin
+    lane.log.append(Record(op, unit, phase, lane.name, flat.dtype.name, flat.size, sent, received, messages, seconds))
+
+
+def _check(array: Array, name: str) -> None:
+    if array.ndim != 1 or not array.flags.c_contiguous:
+        raise ValueError(f"{name} must be a flat contiguous array, not of shape {array.shape} and strides {array.strides}")

@@ -1,0 +1,62 @@
+"""Waiting for messages without burning a core that a neighbour rank needs.
+
+A blocking MPI wait spins. With more ranks than cores that steals the core from the very rank that should send. So: test a
+few times, then let others run, then sleep for longer and longer.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+
+from mpizero.errors import CommunicationError, ConfigError
+
+TESTS = 20  # before the first yield: a message between two running ranks takes a few us
+YIELDS = 50  # of the core, before the first sleep
+FIRST_SLEEP = 10e-6  # seconds, doubling up to
+LONGEST_SLEEP = 500e-6
+TESTS_PER_WAKE = 3  # one is not enough: MPICH's TCP makes progress a little at a time
+DEFAULT_TIMEOUT = 1800.0  # seconds
+
+
+def timeout() -> float:
+    """Seconds a rank waits for its peers: MPIZERO_TIMEOUT, or half an hour. ConfigError if it is not a positive number."""
+    text = os.environ.get("MPIZERO_TIMEOUT", "")
+    try:
+        seconds = float(text) if text else DEFAULT_TIMEOUT
+    except ValueError:
+        seconds = 0.0
+    if not seconds > 0:
+        raise ConfigError(f"MPIZERO_TIMEOUT={text!r} is not a positive number of seconds: use for example MPIZERO_TIMEOUT=1800")
+    return seconds
+
+
+def wait(done: Callable[[], bool], limit: float | None = None) -> bool:
+    """Poll `done` until it returns True; False after `limit` seconds (None: `timeout()`)."""
+    for _ in range(TESTS):
+        if done():
+            return True
+    for _ in range(YIELDS):
+        os.sched_yield()
+        if done():
+            return True
+    return _sleep(done, timeout() if limit is None else limit)
+
+
+def _sleep(done: Callable[[], bool], limit: float) -> bool:
+    deadline = time.monotonic() + limit
+    seconds = FIRST_SLEEP
+    while time.monotonic() < deadline:
+        time.sleep(seconds)
+        seconds = min(2 * seconds, LONGEST_SLEEP)
+        for _ in range(TESTS_PER_WAKE):
+            if done():
+                return True
+    return False
+
+
+def gave_up(what: str, peers: str) -> CommunicationError:
+    """The error of a rank whose peers did not answer in time."""
+    return CommunicationError(f"{what}: no answer from {peers} within {timeout():g} s. A rank has stopped, or runs another collective: see "
+                              "its own output; if it is only slow, raise MPIZERO_TIMEOUT (seconds)")
