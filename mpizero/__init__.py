@@ -1,0 +1,5 @@
+"""ZeRO data parallelism on real MPI ranks, counted to the byte. Importing this needs no MPI and loads no NumPy."""
+
+from mpizero._threads import one_blas_thread_per_rank
+
+one_blas_thread_per_rank()

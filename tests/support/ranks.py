@@ -1,0 +1,115 @@
+"""`mpirun -n 4 pytest --with-mpi`: four pytests that behave like one.
+
+Tests with the marker `mpi` run on all ranks, which meet after each phase (setup, call, teardown): a failure on one rank is a
+failure on all, and rank 0, the only one that writes to the terminal, reports the traceback of each failing rank. All other
+tests run on rank 0 alone, before them, while the other ranks sleep. A rank that does not come to a meeting hangs in MPI, most
+likely because another one has failed and left it alone: then the job is aborted with the stacks of all ranks.
+"""
+
+from __future__ import annotations
+
+import getpass
+import os
+import tempfile
+from pathlib import Path
+
+import pytest
+
+END = "\0end"  # the text of a rank that runs no more tests
+SEVERITY = ("passed", "skipped", "failed")
+
+
+def add_options(parser: pytest.Parser) -> None:
+    parser.addini("mpi_timeout", "seconds a rank waits for the others after each phase of a rank test", default="60")
+    parser.addini("mpi_failed_timeout", "the same for a rank that has failed", default="10")
+
+
+class RankPlugin:
+    """Final. One on each rank."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        from tests.support.meeting import Meeting, OutOfStep
+
+        self.out_of_step = OutOfStep
+        self.patience = {outcome: float(config.getini("mpi_timeout")) for outcome in SEVERITY}
+        self.patience["failed"] = float(config.getini("mpi_failed_timeout"))
+        self.meeting = Meeting(os.dup(2))  # nothing is captured yet
+        self.over = False
+        root = Path(tempfile.gettempdir()) / f"pytest-mpi-{getpass.getuser()}-rank{self.meeting.rank}"
+        root.mkdir(mode=0o700, exist_ok=True)
+        os.environ["PYTEST_DEBUG_TEMPROOT"] = str(root)
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_configure(self, config: pytest.Config) -> None:
+        if self.meeting.rank > 0:
+            config.pluginmanager.unregister(name="terminalreporter")
+
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        """All ranks must have collected the same tests."""
+        names = [item.nodeid for item in session.items]
+        for rank, text in enumerate(self.meeting.share("collecting", "\n".join(names))):
+            theirs = text.split("\n") if text else []
+            if theirs != names:
+                self.over = True
+                odd = sorted(set(theirs) ^ set(names)) or ["only the order"]
+                pytest.exit(f"ranks {self.meeting.rank} and {rank} collected different tests: {', '.join(odd[:5])}", pytest.ExitCode.USAGE_ERROR)
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtestloop(self, session: pytest.Session) -> None:
+        if self.meeting.rank > 0:
+            session.items[:] = filter(_is_rank_test, session.items)
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_protocol(self, item):
+        """All ranks begin a rank test together. Outermost, so that the clock of the test does not run meanwhile."""
+        if _is_rank_test(item):
+            try:
+                self.meeting.share(f"start of {item.nodeid}")
+            except self.out_of_step as odd:
+                self.over = True
+                raise item.session.Failed(f"rank {odd.args[0].index(END)} has ended its tests") from None
+        return (yield)
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_makereport(self, item, call):
+        """Outermost, so that xfail and the like have had their say. The worst outcome of all ranks is everybody's."""
+        report = yield
+        if _is_rank_test(item):
+            text = "" if report.passed else f"{report.outcome}\0{_details(report)}"
+            texts = self.meeting.share(f"{report.when} of {item.nodeid}", text, seconds=self.patience[report.outcome])
+            _merge(report, {rank: text.split("\0", 1) for rank, text in enumerate(texts) if text})
+        return report
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        """Ranks end together: one that waits inside MPI_Finalize would spin."""
+        if not self.over:
+            try:
+                self.meeting.share("end", END)
+            except self.out_of_step:
+                pass
+
+    def shared_path(self, path: Path) -> Path:
+        """Rank 0's path."""
+        return Path(self.meeting.share("a shared folder", str(path))[0])
+
+
+def _is_rank_test(item: pytest.Item) -> bool:
+    return item.get_closest_marker("mpi") is not None
+
+
+def _details(report: pytest.TestReport) -> str:
+    """The traceback, or the reason, and what the test printed."""
+    if report.skipped and isinstance(report.longrepr, tuple):
+        return report.longrepr[2]
+    return "\n".join([report.longreprtext, *(f"--- {title}\n{content}" for title, content in report.sections)])
+
+
+def _merge(report: pytest.TestReport, troubles: dict[int, list[str]]) -> None:
+    """Give `report` the worst outcome of all ranks; `troubles` holds (outcome, details) of each rank that did not pass."""
+    worst = max([outcome for outcome, _ in troubles.values()], key=SEVERITY.index, default="passed")
+    if worst == report.outcome != "failed":
+        return
+    report.outcome = worst
+    text = "\n".join(f"[rank {rank}] {details}" for rank, (outcome, details) in troubles.items() if outcome == worst)
+    report.longrepr = (str(report.location[0]), report.location[1] or 0, text) if worst == "skipped" else text
