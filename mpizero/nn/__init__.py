@@ -1,0 +1,1 @@
+"""Operators, gradients and models on NumPy arrays. Knows no ranks."""

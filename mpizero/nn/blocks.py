@@ -1,0 +1,86 @@
+"""Blocks that stay in cache, and the casts between the dtype that is stored and the dtype that is computed with.
+
+[Note: stored and computed]
+Parameters and activations are stored in `param_dtype`. An operator computes in `compute_dtype`: float32 for the 16-bit types, otherwise
+the stored type itself. It works on blocks of rows: `read` hands out the stored block itself, or a cast of it in a buffer; results go
+to `target`, and `commit` rounds them, once, into the output. So float32 and float64 never pay for a copy, and the 16-bit types never
+hold a whole array in float32.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from mpizero.memory import WORKSPACE, Allocator
+
+Array = npt.NDArray[Any]
+Context = tuple[Array, ...]  # what forward saves for backward
+
+BLOCK = 32768  # elements of a block: 128 KiB of float32, so that the three or four arrays of an operator share a 1 MiB L2 cache
+
+
+def compute_dtype(dtype: np.dtype) -> np.dtype:
+    """The dtype an operator computes in, for operands stored as `dtype`."""
+    return dtype if dtype.itemsize >= 4 else np.dtype(np.float32)
+
+
+def compute_itemsize(itemsize: int) -> int:
+    """Bytes of the compute dtype for a stored dtype of `itemsize` bytes."""
+    return max(itemsize, 4)
+
+
+def row_step(width: int) -> int:
+    """How many rows of `width` elements make a block."""
+    return max(1, BLOCK // max(width, 1))
+
+
+def spans(count: int, step: int) -> Iterator[slice]:
+    """Consecutive slices of at most `step` that cover range(count)."""
+    for start in range(0, count, step):
+        yield slice(start, min(start + step, count))
+
+
+def cast(source: Array, out: Array) -> None:
+    """out = source, rounded to nearest even where `out` is narrower. Beyond the range of `out` becomes inf, as the loss scaler expects."""
+    if out.dtype.itemsize < source.dtype.itemsize:
+        with np.errstate(over="ignore"):
+            np.copyto(out, source, casting="unsafe")
+    else:
+        np.copyto(out, source, casting="unsafe")
+
+
+def staging(stored: Array, rows: int, mem: Allocator) -> Array | None:
+    """A buffer for `rows` rows of `stored` in the compute dtype; None where `stored` already has it."""
+    dtype = compute_dtype(stored.dtype)
+    if dtype == stored.dtype:
+        return None
+    return mem.empty((min(rows, len(stored)), *stored.shape[1:]), dtype, WORKSPACE)
+
+
+def read(block: Array, buffer: Array | None) -> Array:
+    """The values of `block` in the compute dtype: itself, or cast into `buffer`."""
+    if buffer is None:
+        return block
+    out = buffer[: len(block)]
+    cast(block, out)
+    return out
+
+
+def target(block: Array, buffer: Array | None) -> Array:
+    """Where to compute the new values of `block`: itself, or `buffer`."""
+    return block if buffer is None else buffer[: len(block)]
+
+
+def commit(values: Array, block: Array) -> None:
+    """Round `values`, computed in what `target` gave, into `block`."""
+    if values is not block:
+        cast(values, block)
+
+
+def vector(param: Array) -> Array:
+    """A parameter vector in the compute dtype. Tiny: a row of the operator."""
+    return param.astype(compute_dtype(param.dtype), copy=False)
