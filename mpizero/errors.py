@@ -33,5 +33,9 @@ class LossScaleError(MpizeroError, ArithmeticError):
     """Gradients overflow even at the smallest loss scale."""
 
 
+class DivergenceError(MpizeroError, ArithmeticError):
+    """Gradients are not finite although nothing scales them."""
+
+
 class ReplicaMismatch(MpizeroError, RuntimeError):
     """Buffers that must be equal between ranks are not."""

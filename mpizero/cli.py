@@ -1,0 +1,73 @@
+"""Command lines: argparse whose mistakes are `ConfigError`s, and the keys of a TOML file as flags that come first."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import json
+import tomllib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+from mpizero.engine.config import FLAGS, TrainConfig
+from mpizero.errors import ConfigError
+
+
+class Parser(argparse.ArgumentParser):
+    """Raises instead of printing a usage once per rank."""
+
+    def __init__(self, **options: Any):
+        super().__init__(formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False, **options)
+
+    def error(self, message: str) -> NoReturn:
+        raise ConfigError(f"{message} (see {self.prog} --help)")
+
+
+def add_train_flags(parser: argparse.ArgumentParser) -> None:
+    """One flag for each field of `TrainConfig`."""
+    for name, field in FLAGS.items():
+        parser.add_argument(f"--{name}", dest=field.name, default=argparse.SUPPRESS, **field.metadata)
+    parser.add_argument("--config", metavar="FILE.toml", help="keys are the flags' names without dashes in front; flags win")
+
+
+def train_config(parser: argparse.ArgumentParser, argv: Sequence[str]) -> TrainConfig:
+    """Defaults, then the TOML file, then flags."""
+    options = vars(parser.parse_args(argv))
+    path = options.pop("config")
+    if path is not None:
+        options = vars(parser.parse_args([*_toml_flags(Path(path)), *argv]))
+        del options["config"]
+    return TrainConfig(**options).check()
+
+
+def _toml_flags(path: Path) -> list[str]:
+    """The file's keys as command-line flags."""
+    try:
+        values = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"--config {path} cannot be read: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"--config {path} is not TOML: {error}") from None
+    flags = []
+    for key, value in values.items():
+        if key not in FLAGS:
+            near = difflib.get_close_matches(key, FLAGS, n=1)
+            cure = f"did you mean {near[0]!r}?" if near else f"keys are {', '.join(FLAGS)}"
+            raise ConfigError(f"--config {path}: unknown key {key!r}: {cure}")
+        is_switch = "action" in FLAGS[key].metadata
+        if isinstance(value, bool) != is_switch or not isinstance(value, bool | int | float | str):
+            raise ConfigError(f"--config {path}: {key} = {value!r} must be {'true or false' if is_switch else 'a number or a string'}")
+        if not is_switch:
+            flags.append(f"--{key}={value}")
+        elif value:
+            flags.append(f"--{key}")
+    return flags
+
+
+def write_json(path: str | Path, data: Any) -> None:
+    """`data` as JSON; a `ConfigError` if the file cannot be written."""
+    try:
+        Path(path).write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be written: {error.strerror}") from None

@@ -1,0 +1,121 @@
+"""A training run set up on one rank: model, data, mesh, buffers, and the lists of actions that each step runs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from mpizero.data import Dataset, global_samples, load
+from mpizero.dist import Group, Mesh, TrafficLog, all_gather_values, mesh
+from mpizero.engine.config import TrainConfig
+from mpizero.engine.executor import Executor
+from mpizero.errors import DataError
+from mpizero.layout import Wrapping, wrap
+from mpizero.memory import Ledger
+from mpizero.nn.gpt import GPTConfig, gpt
+from mpizero.nn.mlp import mlp
+from mpizero.nn.model import Model
+from mpizero.optim import Adam, LossScaler
+from mpizero.planner import Geometry
+from mpizero.schedule import STRATEGIES, Action, accumulate, evaluate, update, validate, without_lone_collectives, without_saving, zero_grad
+from mpizero.text import parse_bytes
+
+Actions = list[Action]
+
+
+@dataclass(frozen=True)
+class Lists:
+    """The actions of a step: gradients, then (unless it is skipped) the update, then the end; and those of an evaluation."""
+
+    accumulate: Actions
+    update: Actions
+    zero_grad: Actions
+    evaluate: Actions
+
+    def step(self, skipped: bool = False) -> Actions:
+        """A whole step, from rest to rest."""
+        return [*self.accumulate, *([] if skipped else self.update), *self.zero_grad]
+
+
+@dataclass(frozen=True)
+class Job:
+    """Everything that stays the same during a run. `world` is the group that trains, with this run's own ledger and traffic log."""
+
+    config: TrainConfig
+    world: Group
+    mesh: Mesh
+    model: Model
+    data: Dataset
+    wrapping: Wrapping
+    geometry: Geometry
+    lists: Lists
+    ledger: Ledger
+    log: TrafficLog
+    executor: Executor
+    hyper: Adam
+    scaler: LossScaler
+
+    def batch(self, step: int, microbatch: int) -> tuple[np.ndarray, np.ndarray]:
+        """This rank's inputs and targets."""
+        config = self.config
+        return self.data.train_batch(global_samples(step, microbatch, self.world.rank, world_size=self.world.size,
+                                                    batch_size=config.batch_size, accumulation=config.accumulation))
+
+    @property
+    def targets(self) -> int:
+        """Targets of a step's global batch: gradients are divided by it in the loss, so that sums over ranks are means."""
+        return self.world.size * self.config.batch_size * self.config.accumulation * (self.config.value("context") or 1)
+
+
+def prepare(config: TrainConfig, world: Group, debug: bool = False) -> Job:
+    """Check the configuration, make the model's units on this rank's ledger, and compose the lists. Collective over `world`.
+
+    debug: fill new and freed storage with NaN.
+    """
+    config.check()
+    ledger = Ledger(parse_bytes(config.device_memory) if config.device_memory else None, debug)
+    log = TrafficLog()
+    world = world.using(log=log, mem=ledger)
+    shards = 1 if config.stage == "0" else config.shard_size or world.size
+    grid = mesh(world, shards)
+    model = build_model(config)
+    data = _load_data(config, world)
+    strategy = STRATEGIES[config.stage]
+    wrapping = wrap(model.spec, world.size)
+    lists = compose(config, wrapping, grid.replicate.size, shards)
+    executor = Executor(model, wrapping, strategy.placement, grid, config.dtype, ledger, config.seed)
+    return Job(config, world, grid, model, data, wrapping, Geometry(wrapping, strategy.placement, grid.replicate.size, shards, config.dtype), lists,
+               ledger, log, executor, Adam(weight_decay=config.value("weight_decay"), decoupled=config.value("optimizer") == "adamw"),
+               LossScaler(enabled=config.dtype == "float16"))
+
+
+def build_model(config: TrainConfig) -> Model:
+    """The model that the configuration names."""
+    if config.model == "mlp":
+        return mlp(hidden=config.value("hidden"))
+    return gpt(GPTConfig(**{name: config.value(name) for name in ("layers", "d_model", "heads", "context")}))
+
+
+def compose(config: TrainConfig, wrapping: Wrapping, replicas: int, shards: int) -> Lists:
+    """The lists of the configuration's strategy, proven legal."""
+    strategy, units = STRATEGIES[config.stage], len(wrapping.units)
+
+    def lean(actions: Actions) -> Actions:
+        return without_lone_collectives(actions, replicas, shards)
+
+    lists = Lists(lean(list(accumulate(strategy, wrapping.stages, units, config.accumulation, config.no_sync))),
+                  lean(list(update(strategy, units))), list(zero_grad(units)), without_saving(evaluate(strategy, wrapping.stages)))
+    for actions in (lists.step(), lists.step(skipped=True), lists.evaluate):
+        validate(actions, wrapping, strategy.placement, replicas, shards)
+    return lists
+
+
+def _load_data(config: TrainConfig, world: Group) -> Dataset:
+    """The dataset, which must be the same on every rank."""
+    data = load(config.model, config.data, seed=config.seed, context=config.value("context") or 1)
+    prints = all_gather_values(world, np.array([data.fingerprint], dtype=np.float64), op="check", phase="start")[:, 0]
+    different = [rank for rank in range(world.size) if prints[rank] != prints[0]]
+    if different:
+        raise DataError(f"--data {config.data or '(default)'} holds something else on ranks {different} than on rank 0: give all hosts the same files")
+    return data

@@ -1,0 +1,86 @@
+"""What a run has shown, as plain data: counted and planned bytes side by side, one entry a rank."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mpizero.engine.export import sha256
+from mpizero.engine.gather import gather_data
+from mpizero.engine.job import Job
+from mpizero.engine.replicas import compare_replicas
+from mpizero.engine.trainer import Progress, evaluate_loss
+from mpizero.memory import MODEL_STATE
+from mpizero.planner import formula_after_backward, plan_memory, plan_traffic, sent_by_op
+
+
+def summarise(job: Job, progress: Progress) -> dict[str, Any]:
+    """The summary of `--json`. Collective: call it on every rank; all get the same. Evaluates the held-out loss."""
+    memory, traffic = _memory(job, progress), _traffic(job, progress)  # before evaluation adds to peaks and log
+    eval_loss = evaluate_loss(job)
+    mismatches = compare_replicas(job.world, job.executor.units)
+    digests = {name: sha256(job.model.spec, job.executor.units, name) for name in ("master", "exp_avg", "exp_avg_sq")}
+    ranks = gather_data(job.world, [memory, traffic])
+    config = job.config
+    return {
+        "world_size": job.world.size,
+        "stage": config.stage,
+        "model": config.model,
+        "dtype": config.dtype,
+        "shard_size": job.mesh.shard.size,
+        "replicas": job.mesh.replicate.size,
+        "batch_size": config.batch_size,
+        "accumulation": config.accumulation,
+        "no_sync": config.no_sync,
+        "seed": config.seed,
+        "psi": job.wrapping.numel,
+        "padded_psi": job.wrapping.padded_numel,
+        "units": [unit.numel for unit in job.wrapping.units],
+        "losses": [record.loss for record in progress.records],
+        "eval_loss": eval_loss,
+        "skipped_steps": progress.skipped,
+        "weights_sha256": digests["master"],
+        "exp_avg_sha256": digests["exp_avg"],
+        "exp_avg_sq_sha256": digests["exp_avg_sq"],
+        "replicas_equal": not mismatches,
+        "mismatches": [str(mismatch) for mismatch in mismatches],
+        "memory": [rank[0] for rank in ranks],
+        "traffic": [rank[1] for rank in ranks],
+    }
+
+
+def _memory(job: Job, progress: Progress) -> dict[str, Any]:
+    """Bytes of this rank: model states unless the key says otherwise."""
+    plan, ledger = plan_memory(job.lists.step(), job.geometry), job.ledger
+    after = job.executor.after_backward
+    kinds = {name: {"at_rest": progress.at_rest.get(name, 0), "after_backward": after.get(name, 0), "peak": ledger.peak[name]} for name in ledger.live}
+    return {
+        "after_backward": _model_state(after),
+        "at_rest": _model_state(progress.at_rest),
+        "peak": ledger.peak_model_state_bytes,
+        "peak_action": ledger.peak_model_state_action,
+        "by_kind": kinds,
+        "activation_peak": ledger.peak["activation"],
+        "device_peak": ledger.peak_bytes,
+        "planned_after_backward": plan.after_backward_bytes,
+        "planned_at_rest": plan.at_rest_bytes,
+        "planned_peak": plan.peak_bytes,
+        "formula_after_backward": formula_after_backward(job.geometry),
+    }
+
+
+def _model_state(live: dict[str, int]) -> int:
+    return sum(live.get(kind, 0) for kind in MODEL_STATE)
+
+
+def _traffic(job: Job, progress: Progress) -> dict[str, Any]:
+    """Bytes that this rank sent in the last step that updated."""
+    sends = plan_traffic(job.lists.step(), job.geometry)
+    planned = sent_by_op(sends)
+    return {
+        "sent_bytes_per_step": sum(progress.sent.get(op, 0) for op in planned),
+        "messages_per_step": progress.messages,
+        "by_op": progress.sent,
+        "planned_sent_bytes_per_step": sum(planned.values()),
+        "planned_by_op": planned,
+        "steps_off_plan": progress.off_plan,
+    }

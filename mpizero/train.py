@@ -1,0 +1,124 @@
+"""Train a model on real MPI ranks: `mpirun -n 4 python -m mpizero.train --stage 2`."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, TextIO
+
+from mpizero.cli import Parser, add_train_flags, train_config, write_json
+from mpizero.dist import Group, run_main, start
+from mpizero.engine.job import Job, prepare
+from mpizero.engine.summary import summarise
+from mpizero.engine.trainer import StepRecord, run_steps
+from mpizero.errors import ConfigError
+from mpizero.text import table
+
+EXAMPLE = """examples:
+  mpirun -n 4 python -m mpizero.train --stage 3
+  mpirun -n 4 python -m mpizero.train --model gpt --dtype float32 --stage 2 --steps 100
+  mpirun -n 4 python -m mpizero.train --stage 3 --shard-size 2 --check-replicas 10 --json summary.json"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Parse, train, print, write. Every rank runs it; rank 0 speaks."""
+    parser = Parser(prog="python -m mpizero.train", description=__doc__, epilog=EXAMPLE)
+    add_train_flags(parser)
+    config = train_config(parser, sys.argv[1:] if argv is None else argv)
+    world = start()
+    job = prepare(config, world)
+    log = _open_log(config.log, world)
+    say = print if world.rank == 0 else _silent
+    say(header(job))
+    progress = run_steps(job, lambda record: _tell(job, record, log))
+    summary = summarise(job, progress)
+    say(f"held-out loss {summary['eval_loss']:.4f} ({_per_target(job)})\n")
+    say(proof(summary))
+    if world.rank == 0:
+        if log is not None:
+            log.close()
+            write_json(Path(config.log or "") / "summary.json", summary)
+        if config.json is not None:
+            write_json(config.json, summary)
+    return 0
+
+
+def header(job: Job) -> str:
+    """What runs where."""
+    config, hosts = job.config, Counter(job.world.hosts)
+    where = ", ".join(f"{ranks} on {host}" for host, ranks in hosts.items())
+    return "\n".join([
+        f"{job.world.library}; {job.world.size} ranks: {where}",
+        f"model {config.model}: psi = {job.wrapping.numel:,} parameters in {len(job.wrapping.units)} units, "
+        f"{job.wrapping.padded_numel - job.wrapping.numel} of padding; {config.dtype}; {job.data.describe()}",
+        f"stage {config.stage}: {job.mesh.replicate.size} replicas x {job.mesh.shard.size} shards; {config.batch_size} samples a rank x "
+        f"{config.accumulation} microbatches = {job.world.size * config.batch_size * config.accumulation} a step",
+    ])
+
+
+def line(record: StepRecord, what: str) -> str:
+    """A step as key=value pairs, for people and grep."""
+    return (f"step={record.step:<4d} loss={record.loss:.6f} grad_norm={record.grad_norm:.4e} lr={record.lr:.3e} loss_scale={record.loss_scale:g} "
+            f"skipped={int(record.skipped)} {what}_per_s={record.per_second:.0f} live_bytes={record.live_bytes} peak_bytes={record.peak_bytes} "
+            f"sent_bytes={record.sent_bytes}")
+
+
+def proof(summary: dict[str, Any]) -> str:
+    """The tables at the end: counted bytes beside planned ones, rank by rank."""
+    memory, traffic = summary["memory"], summary["traffic"]
+    states = table(["rank", "at rest: param", "optim", "after backward", "plan", "formula", "equal", "peak", "plan", "equal", "activations", "device peak"],
+                   [[rank, row["by_kind"]["param"]["at_rest"], row["by_kind"]["optim"]["at_rest"], row["after_backward"], row["planned_after_backward"],
+                     row["formula_after_backward"], row["after_backward"] == row["planned_after_backward"], row["peak"], row["planned_peak"],
+                     row["peak"] == row["planned_peak"], row["activation_peak"], row["device_peak"]] for rank, row in enumerate(memory)])
+    ops = sorted({op for row in traffic for op in row["by_op"]})
+    sent = table(["rank", *ops, "sent", "plan", "equal", "messages", "in units of 2 psi"],
+                 [[rank, *[row["by_op"].get(op, 0) for op in ops], row["sent_bytes_per_step"], row["planned_sent_bytes_per_step"],
+                   row["sent_bytes_per_step"] == row["planned_sent_bytes_per_step"] and not row["steps_off_plan"], row["messages_per_step"],
+                   row["sent_bytes_per_step"] / (2 * summary["psi"])] for rank, row in enumerate(traffic)])
+    replicas = "replicas equal: yes" if summary["replicas_equal"] else "REPLICAS DIFFER: " + "; ".join(summary["mismatches"][:3])
+    return (f"model states, bytes\n{states}\n\nsent in a step, bytes by op (agree: overflow and norm, not part of the sum)\n{sent}\n\n"
+            f"{replicas}; weights sha256 {summary['weights_sha256']}")
+
+
+def _tell(job: Job, record: StepRecord, log: TextIO | None) -> None:
+    """Rank 0 prints the step, moves the bar and writes the log."""
+    if job.world.rank:
+        return
+    total = job.config.value("steps")
+    bar = sys.stderr.isatty()
+    if bar:
+        sys.stderr.write("\r\033[K")  # the line of the bar
+    print(line(record, _per_target(job).split()[-1] + "s"), flush=True)
+    if bar:
+        done = 40 * (record.step + 1) // total
+        sys.stderr.write(f"[{'#' * done:<40}] {record.step + 1}/{total}" if record.step + 1 < total else "")
+        sys.stderr.flush()
+    if log is not None:
+        log.write(json.dumps({key: getattr(record, key) for key in record.__dataclass_fields__}) + "\n")
+        log.flush()
+
+
+def _per_target(job: Job) -> str:
+    return "nats per sample" if job.config.model == "mlp" else "nats per token"
+
+
+def _open_log(folder: str | None, world: Group) -> TextIO | None:
+    """steps.jsonl on rank 0. Made before training, so that a wrong folder shows at once."""
+    if folder is None or world.rank:
+        return None
+    try:
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        return open(Path(folder) / "steps.jsonl", "w", encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"--log {folder} cannot be written: {error.strerror}") from None
+
+
+def _silent(text: str) -> None:
+    """What ranks other than 0 print."""
+
+
+if __name__ == "__main__":
+    run_main(main)
