@@ -1,0 +1,55 @@
+"""Norms of flat gradients, and the clipping coefficient.
+
+Every function looks at one flat range. A global norm is the sum (or maximum) over the ranges that together hold each element
+exactly once: a rank's shards for sharded gradients, and not the same element on every replica (pytorch#72548). Padding is zero
+and changes nothing.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from mpizero.errors import ConfigError
+from mpizero.memory import WORKSPACE, Allocator
+
+NORM_BLOCK = 8192  # elements converted to float64 at once: 64 KiB; below OpenBLAS's limit (10,000) for a threaded, hence reordered, dot
+
+
+def sum_of_squares(flat: np.ndarray, mem: Allocator) -> float:
+    """Sum of squares of a flat array of any float type, accumulated in float64.
+
+    inf or NaN anywhere gives a non-finite result, so this pass is also the overflow check; finite float16, bfloat16 and float32
+    never overflow here. The order of additions depends on the number of elements only.
+    """
+    assert flat.ndim == 1, flat.shape
+    wide = mem.empty(min(NORM_BLOCK, flat.size), np.float64, WORKSPACE)
+    total = 0.0
+    with np.errstate(invalid="ignore", over="ignore"):
+        for start in range(0, flat.size, NORM_BLOCK):
+            part = flat[start : start + NORM_BLOCK]
+            block = wide[: part.size]
+            np.copyto(block, part)
+            total += float(np.dot(block, block))
+    return total
+
+
+def largest_magnitude(flat: np.ndarray) -> float:
+    """max |x|, the infinity norm of a flat array; 0.0 when empty; NaN if there is one."""
+    if not flat.size:
+        return 0.0
+    low, high = float(flat.min()), float(flat.max())
+    return high if math.isnan(high) else max(high, -low)
+
+
+def clip_coefficient(total_norm: float, max_norm: float) -> float:
+    """What gradients are multiplied by so that their global norm is at most `max_norm`.
+
+    min(1, max_norm / (total_norm + 1e-6)), as `torch.nn.utils.clip_grad_norm_`. `total_norm` belongs to the gradients themselves,
+    that is after division by the loss scale; a non-finite one has to skip the step before this is asked.
+    """
+    if not max_norm > 0:
+        raise ConfigError(f"clip {max_norm} cannot bound a norm: use --clip with a value above 0, or leave --clip away for no clipping")
+    assert math.isfinite(total_norm), "a step with non-finite gradients is skipped, not clipped"
+    return min(1.0, max_norm / (total_norm + 1e-6))

@@ -1,0 +1,48 @@
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mpizero.data.sampler import PAD, eval_batches, global_samples, share
+
+sizes = st.integers(1, 6)
+
+
+@given(st.integers(0, 50), sizes, sizes, sizes)
+def test_a_step_covers_its_samples_once(step, world_size, batch_size, accumulation):
+    parts = [global_samples(step, mb, rank, world_size=world_size, batch_size=batch_size, accumulation=accumulation)
+             for mb in range(accumulation) for rank in range(world_size)]
+    total = world_size * batch_size * accumulation
+    assert all(part.dtype == np.int64 and part.shape == (batch_size,) for part in parts)
+    assert np.concatenate(parts).tolist() == list(range(step * total, (step + 1) * total))
+
+
+@given(st.integers(0, 50), st.integers(0, 5), sizes, sizes)
+def test_data_of_a_microbatch_depends_on_the_global_batch_only(step, microbatch, world_size, batch_size):
+    many = [global_samples(step, microbatch, rank, world_size=world_size, batch_size=batch_size, accumulation=6) for rank in range(world_size)]
+    one = global_samples(step, microbatch, 0, world_size=1, batch_size=world_size * batch_size, accumulation=6)
+    assert np.concatenate(many).tolist() == one.tolist()
+
+
+@given(st.integers(0, 1000), st.integers(0, 100), st.integers(1, 9))
+def test_share_is_a_partition_with_equal_sizes(first, count, world_size):
+    parts = [share(first, count, rank, world_size) for rank in range(world_size)]
+    assert len({part.size for part in parts}) == 1
+    together = np.concatenate(parts)
+    assert together[together != PAD].tolist() == list(range(first, first + count))
+    assert (together == PAD).sum() < world_size
+
+
+def test_share_of_37_on_4_and_5_on_8():
+    assert [int((share(0, 37, rank, 4) != PAD).sum()) for rank in range(4)] == [10, 10, 10, 7]
+    assert [share(0, 5, rank, 8).tolist() for rank in range(8)] == [[0], [1], [2], [3], [4], [PAD], [PAD], [PAD]]
+
+
+@given(st.integers(1, 100), st.integers(1, 20), st.integers(1, 9))
+def test_eval_batches_cover_the_held_out_samples_in_step(eval_size, batch_size, world_size):
+    ranks = [eval_batches(eval_size, batch_size, rank, world_size) for rank in range(world_size)]
+    assert len({tuple(batch.size for batch in batches) for batches in ranks}) == 1
+    assert all(0 < batch.size <= batch_size for batches in ranks for batch in batches)
+    together = np.concatenate([batch for batches in ranks for batch in batches])
+    assert sorted(together[together != PAD]) == list(range(eval_size))
