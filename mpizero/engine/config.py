@@ -12,7 +12,7 @@ from mpizero.schedule import STRATEGIES
 
 BY_MODEL: dict[str, dict[str, Any]] = {  # defaults that differ, and the sizes that a model has
     "mlp": {"hidden": 96, "steps": 50, "lr": 1e-2, "warmup": 0, "optimizer": "adam", "weight_decay": 0.0},
-    "gpt": {"layers": 4, "d_model": 128, "heads": 4, "context": 128, "steps": 300, "lr": 2e-3, "warmup": 30, "optimizer": "adamw", "weight_decay": 0.01},
+    "gpt": {"layers": 4, "d_model": 128, "heads": 4, "context": 128, "steps": 300, "lr": 2e-3, "optimizer": "adamw", "weight_decay": 0.01},
 }
 SIZES = ("hidden", "layers", "d_model", "heads", "context")
 
@@ -43,7 +43,7 @@ class TrainConfig:
     optimizer: str | None = _option(None, "adam couples weight decay to the gradient, adamw does not (mlp adam, gpt adamw)", choices=["adam", "adamw"])
     weight_decay: float | None = _option(None, "weight decay (mlp 0, gpt 0.01)", type=float)
     lr: float | None = _option(None, "peak learning rate; falls to a tenth along a cosine (mlp 1e-2, gpt 2e-3)", type=float)
-    warmup: int | None = _option(None, "steps of linear warm-up (mlp 0, gpt 30)", type=int)
+    warmup: int | None = _option(None, "steps of linear warm-up (mlp 0, gpt a tenth of --steps)", type=int)
     clip: float | None = _option(None, "largest global norm of the gradient (no clipping)", type=float, metavar="NORM")
     seed: int = _option(0, "of weights, data and order", type=int)
     device_memory: str | None = _option(None, "capacity of each rank's device, as in 64MiB (unlimited)", metavar="SIZE")
@@ -54,6 +54,8 @@ class TrainConfig:
     def value(self, name: str) -> Any:
         """The field, or the model's default for it."""
         own = getattr(self, name)
+        if own is None and name == "warmup" and self.model == "gpt":
+            return self.value("steps") // 10
         return BY_MODEL[self.model].get(name) if own is None else own
 
     def check(self) -> TrainConfig:
@@ -66,8 +68,8 @@ class TrainConfig:
             value = self.value(name)
             if value is not None and not (math.isfinite(value) and holds(value)):
                 raise ConfigError(f"{flag(name)} {value} is impossible: it must be {rule}")
-        if self.value("steps") and self.value("warmup") > self.value("steps"):
-            raise ConfigError(f"--warmup {self.value('warmup')} is longer than --steps {self.value('steps')}: shorten it")
+        if self.warmup is not None and self.warmup > self.value("steps"):
+            raise ConfigError(f"--warmup {self.warmup} is longer than --steps {self.value('steps')}: shorten it")
         if self.stage == "0" and self.shard_size not in (None, 1):
             raise ConfigError(f"--stage 0 shards nothing, so --shard-size {self.shard_size} has no meaning: use --stage 1, 2 or 3, or leave it out")
         return self

@@ -43,6 +43,7 @@ class Strategy(ABC):
     """Yields the actions of each part of a step; `schedule.step` puts the parts together."""
 
     placement: ClassVar[Placement]
+    volume: ClassVar[int]  # psi that a rank sends in a step of one microbatch, times (N-1)/N: ZeRO sec. 7
 
     @abstractmethod
     def forward(self, stage: StageUse, mb: Microbatch) -> Actions:
@@ -65,6 +66,7 @@ class DataParallel(Strategy):
     """Everything on every rank: 16 psi bytes. One step sends 2 psi."""
 
     placement = Placement(params=REPLICATED, grads=REPLICATED, optim=REPLICATED)
+    volume = 2
 
     def forward(self, stage: StageUse, mb: Microbatch) -> Actions:
         yield Forward(stage.index, mb.index)
@@ -86,6 +88,7 @@ class Zero1(Strategy):
     """P_os: 4 psi + 12 psi/N bytes after backward. One step sends 2 psi. ZeRO (arXiv:1910.02054), sec. 5.1, 7.2.1."""
 
     placement = Placement(params=REPLICATED, grads=REPLICATED, optim=SHARDED)
+    volume = 2
 
     def forward(self, stage: StageUse, mb: Microbatch) -> Actions:
         yield Forward(stage.index, mb.index)
@@ -107,6 +110,7 @@ class Zero1AllReduce(Strategy):
     """P_os as lectures draw it: all-reduce, of which each rank uses its shard alone. Bytes as Zero1, but one step sends 3 psi."""
 
     placement = Placement(params=REPLICATED, grads=REPLICATED, optim=SHARDED)
+    volume = 3
 
     def forward(self, stage: StageUse, mb: Microbatch) -> Actions:
         yield Forward(stage.index, mb.index)
@@ -128,6 +132,7 @@ class Zero2(Strategy):
     """P_os+g: 2 psi + 14 psi/N bytes after backward. One step sends 2 psi. ZeRO, sec. 5.2, 7.2.1."""
 
     placement = Placement(params=REPLICATED, grads=SHARDED, optim=SHARDED)
+    volume = 2
 
     def forward(self, stage: StageUse, mb: Microbatch) -> Actions:
         yield Forward(stage.index, mb.index)
@@ -152,6 +157,7 @@ class Zero3(Strategy):
     """P_os+g+p, FSDP: 16 psi/N bytes after backward. One step sends 3 psi. ZeRO, sec. 5.3, 7.2.2; FSDP (arXiv:2304.11277)."""
 
     placement = Placement(params=SHARDED, grads=SHARDED, optim=SHARDED)
+    volume = 3
 
     def forward(self, stage: StageUse, mb: Microbatch) -> Actions:
         for unit in stage.units:
