@@ -1,0 +1,76 @@
+"""The five-layer MLP in float16: what a rank stores and sends. Source of the numbers: the lecture's experiments 02, recomputed by hand."""
+
+from __future__ import annotations
+
+import pytest
+
+from mpizero.planner import Geometry, formula_after_backward, plan_memory, plan_traffic, sent_bytes
+from mpizero.schedule import STRATEGIES
+from mpizero.schedule.actions import Backward, OptimStep
+from tests.schedule.toys import mlp5, step
+
+STAGES = ("0", "1", "1-allreduce", "2", "3")
+AFTER_BACKWARD = {1: (522_496,) * 5, 2: (522_496, 326_560, 326_560, 293_904, 261_248), 3: (522_528, 261_264, 261_264, 217_720, 174_176),
+                  4: (522_496, 228_592, 228_592, 179_608, 130_624)}
+SENT = {1: (0,) * 5, 2: (65_312, 65_312, 97_968, 65_312, 97_968), 3: (87_088, 87_088, 130_632, 87_088, 130_632),
+        4: (97_968, 97_968, 146_952, 97_968, 146_952)}
+
+
+def plans(stage, ranks, shards=None, **options):
+    actions, wrapping, replicas, shards = step(stage, mlp5(), ranks, shards, **options)
+    geometry = Geometry(wrapping, STRATEGIES[stage].placement, replicas, shards, "float16")
+    return plan_memory(actions, geometry), plan_traffic(actions, geometry), geometry
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4])
+@pytest.mark.parametrize("index", range(5), ids=STAGES)
+def test_bytes_and_traffic(ranks, index):
+    memory, traffic, geometry = plans(STAGES[index], ranks)
+    assert memory.after_backward_bytes == formula_after_backward(geometry) == AFTER_BACKWARD[ranks][index]
+    assert sent_bytes(traffic) == SENT[ranks][index]
+    assert sum(send.rounds for send in traffic) == (ranks - 1) * 5 * STRATEGIES[STAGES[index]].volume
+    assert memory.points[-1].live == memory.at_rest  # a step ends where it began
+
+
+def test_peaks_on_four_ranks():
+    memory, *_ = plans("3", 4)
+    shards, reduced, whole = 114_296, (1552 + 9312 + 9312) // 4 * 2, 9312 * 2 * 2
+    assert (memory.peak_bytes, memory.peak_action) == (161_632, Backward(1, 0)) and memory.peak_bytes == shards + reduced + whole
+    memory, *_ = plans("0", 4)
+    assert (memory.peak_bytes, memory.peak_action) == (559_744, OptimStep(1)) and memory.peak_bytes == 522_496 + 4 * 9312
+
+
+def test_hybrid():
+    memory, traffic, geometry = plans("3", 4, 2)
+    assert sent_bytes(traffic) == 130_624
+    assert memory.after_backward_bytes == 8 * 32_656 == formula_after_backward(geometry)
+
+
+def test_padding():
+    units = plans("0", 3)[2].wrapping.units
+    assert [unit.padded_numel - unit.numel for unit in units] == [0, 0, 0, 0, 2]
+
+
+@pytest.mark.parametrize("stage", ["2", "3"])
+def test_accumulation_trades_memory_for_traffic(stage):
+    """Reducing after each microbatch: K times the gradient traffic, 1/N of the bytes. no_sync: once, and whole gradients."""
+    every, once = plans(stage, 4, microbatches=4), plans(stage, 4, microbatches=4, no_sync=True)
+    grads = [sum(send.nbytes for send in traffic if send.op == "reduce_scatter") for _, traffic, _ in (every, once)]
+    assert grads == [4 * 48_984, 48_984]
+    assert every[0].after_backward_bytes == plans(stage, 4)[0].after_backward_bytes
+    assert once[0].peak_by_kind["unsharded_grad"] == 2 * 32_656
+    assert every[0].peak_by_kind["unsharded_grad"] == 2 * 9312
+
+
+def test_float32_parameters_are_their_own_master_weights():
+    actions, wrapping, replicas, shards = step("0", mlp5(), 4)
+    geometry = Geometry(wrapping, STRATEGIES["0"].placement, replicas, shards, "float32")
+    assert plan_memory(actions, geometry).after_backward_bytes == (4 + 4 + 8) * 32_656
+
+
+def test_a_model_of_any_size_is_planned_without_arrays():
+    """1T parameters on 1024 ranks, ZeRO table 1: 15.6 GB a rank at stage 3."""
+    from tests.schedule.toys import chain
+    actions, wrapping, replicas, shards = step("3", chain((10**9,) * 1000), 1024)
+    geometry = Geometry(wrapping, STRATEGIES["3"].placement, replicas, shards, "float16")
+    assert round(plan_memory(actions, geometry).after_backward_bytes / 1e9, 1) == 15.6
