@@ -1,9 +1,10 @@
-"""`mpirun -n 4 pytest --with-mpi`: four pytests that behave like one.
+"""`mpirun -n 4 pytest --with-mpi`: four pytests that behave like one. A pytest plugin.
 
-Tests with the marker `mpi` run on all ranks, which meet after each phase (setup, call, teardown): a failure on one rank is a
-failure on all, and rank 0, the only one that writes to the terminal, reports the traceback of each failing rank. All other
-tests run on rank 0 alone, before them, while the other ranks sleep. A rank that does not come to a meeting hangs in MPI, most
-likely because another one has failed and left it alone: then the job is aborted with the stacks of all ranks.
+A test that asks for `world`, or for what stands on it, is a rank test (marker `mpi`). Rank tests run on all ranks, which meet
+after each phase (setup, call, teardown): a failure on one rank is a failure on all, and rank 0, the only one that writes to the
+terminal, reports the traceback of each failing rank. All other tests run on rank 0 alone, before them, while the other ranks
+sleep. A rank that does not come to a meeting hangs in MPI, most likely because another one has failed and left it alone: then
+the job is aborted with the stacks of all ranks.
 """
 
 from __future__ import annotations
@@ -12,20 +13,77 @@ import getpass
 import os
 import tempfile
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
+
+if TYPE_CHECKING:
+    from mpizero.dist import Group
 
 END = "\0end"  # the text of a rank that runs no more tests
 SEVERITY = ("passed", "skipped", "failed")
 
 
-def add_options(parser: pytest.Parser) -> None:
+def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addini("mpi_timeout", "seconds a rank waits for the others after each phase of a rank test", default="60")
     parser.addini("mpi_failed_timeout", "the same for a rank that has failed", default="10")
 
 
-class RankPlugin:
-    """Final. One on each rank."""
+@pytest.hookimpl(trylast=True)
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("--with-mpi"):
+        config.pluginmanager.register(Together(config), "together")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        fixtures = getattr(item, "fixturenames", ())
+        if "world" in fixtures:
+            item.add_marker("mpi")
+        if "launch" in fixtures:
+            item.add_marker("launches")
+    # what one process can test comes first: the other ranks wait once, not again and again
+    items.sort(key=_is_rank_test)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Ranks outside the test's group do not run its body; they meet the others at its end."""
+    outside = "group" in pyfuncitem.funcargs and pyfuncitem.funcargs["group"] is None
+    return True if outside else None
+
+
+@pytest.fixture(scope="session")
+def world() -> Group:
+    """The group of all ranks."""
+    from mpizero.dist import start
+
+    return start()
+
+
+@pytest.fixture(params=[1, 2, 3, 4], ids="n={}".format)
+def group(request: pytest.FixtureRequest, world: Group) -> Group | None:
+    """The first n ranks with a traffic log of their own, for n = 1, 2, 3, 4; the body runs on these n ranks only.
+
+    A fixture that uses it gets None on the other ranks and must let it through.
+    """
+    from mpizero.dist import TrafficLog
+
+    if request.param > world.size:
+        pytest.skip(f"needs {request.param} ranks, there are {world.size}")
+    return world.subgroup(range(request.param), f"first {request.param}", log=TrafficLog())
+
+
+@pytest.fixture
+def shared_path(request: pytest.FixtureRequest, tmp_path: Path, world: Group) -> Path:
+    """A temporary folder, the same on all ranks: rank 0's."""
+    meeting = request.config.pluginmanager.getplugin("together").meeting
+    return Path(meeting.share("a shared folder", str(tmp_path))[0])
+
+
+class Together:
+    """What one rank does so that all stay together. Final."""
 
     def __init__(self, config: pytest.Config) -> None:
         from tests.support.meeting import Meeting, OutOfStep
@@ -38,9 +96,6 @@ class RankPlugin:
         root = Path(tempfile.gettempdir()) / f"pytest-mpi-{getpass.getuser()}-rank{self.meeting.rank}"
         root.mkdir(mode=0o700, exist_ok=True)
         os.environ["PYTEST_DEBUG_TEMPROOT"] = str(root)
-
-    @pytest.hookimpl(trylast=True)
-    def pytest_configure(self, config: pytest.Config) -> None:
         if self.meeting.rank > 0:
             config.pluginmanager.unregister(name="terminalreporter")
 
@@ -51,8 +106,8 @@ class RankPlugin:
             theirs = text.split("\n") if text else []
             if theirs != names:
                 self.over = True
-                odd = sorted(set(theirs) ^ set(names)) or ["only the order"]
-                pytest.exit(f"ranks {self.meeting.rank} and {rank} collected different tests: {', '.join(odd[:5])}", pytest.ExitCode.USAGE_ERROR)
+                odd = ", ".join(sorted(set(theirs) ^ set(names))[:5]) or "the same in another order"
+                pytest.exit(f"ranks {self.meeting.rank} and {rank} collected different tests: {odd}", pytest.ExitCode.USAGE_ERROR)
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> None:
@@ -88,10 +143,6 @@ class RankPlugin:
                 self.meeting.share("end", END)
             except self.out_of_step:
                 pass
-
-    def shared_path(self, path: Path) -> Path:
-        """Rank 0's path."""
-        return Path(self.meeting.share("a shared folder", str(path))[0])
 
 
 def _is_rank_test(item: pytest.Item) -> bool:

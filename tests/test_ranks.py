@@ -1,0 +1,202 @@
+"""Four pytests under mpirun behave like one: what tests/support/ranks.py promises, seen from outside by running it."""
+
+from __future__ import annotations
+
+import re
+import textwrap
+
+import pytest
+
+from tests.support.launch import ROOT
+
+PREAMBLE = """
+import os
+import time
+import pytest
+from mpi4py import MPI
+
+comm = MPI.COMM_WORLD
+rank = comm.Get_rank()
+together = pytest.mark.mpi
+"""
+
+
+@pytest.fixture
+def run(launch, tmp_path):
+    """Run a test file of these lines on n ranks; returns how it ended."""
+
+    def run(n: int | None, lines: str, *options: str):
+        path = tmp_path / "test_child.py"
+        path.write_text(PREAMBLE + textwrap.dedent(lines))
+        where = ("-c", ROOT / "setup.cfg", "--rootdir", tmp_path, "-p", "tests.support.ranks")
+        patience = ("-o", "mpi_timeout=4", "-o", "mpi_failed_timeout=2")
+        return launch(n, "-m", "pytest", "--color=no", *where, *patience, *options, path)
+
+    return run
+
+
+def test_outcomes(run, tmp_path):
+    """One launch for all that ends well or by the book."""
+    end = run(4, """
+        @together
+        def test_everywhere():
+            assert comm.allreduce(1) == 4
+
+        @together
+        def test_rank_2_fails():
+            print("rank", rank, "was here")
+            assert rank != 2, "rank two's own words"
+
+        @together
+        def test_two_ranks_fail():
+            assert rank not in (0, 3), f"words of rank {rank}"
+
+        @pytest.fixture(params=["setup", "teardown"])
+        def phase(request):
+            assert rank != 1 or request.param == "teardown", "rank one's setup"
+            yield
+            assert rank != 1, "rank one's teardown"
+
+        @together
+        def test_fixture(phase):
+            comm.Barrier()
+
+        @together
+        def test_skip_on_one_rank():
+            if rank == 2:
+                pytest.skip("not here")
+
+        @together
+        @pytest.mark.xfail
+        def test_expected():
+            assert False
+
+        @together
+        def test_own_folders(tmp_path):
+            assert len(set(comm.allgather(str(tmp_path)))) == 4
+
+        @pytest.mark.parametrize("i", [0, 1])
+        def test_alone(i, pytestconfig):
+            (pytestconfig.rootpath / f"{rank}.{i}").touch()
+            time.sleep(5 * i)  # longer than mpi_timeout: nobody loses patience meanwhile
+    """, "--with-mpi", "-v", "-rs")
+    assert end.status == 1 and end.seconds < 30, end.output
+    assert len(re.findall("test session starts", end.stdout)) == 1
+    assert len(re.findall("2 failed, 5 passed, 1 skipped, 1 xfailed, 2 errors", end.stdout)) == 1, end.output
+    for failed in ("rank_2_fails", "two_ranks_fail"):
+        assert f"test_child.py::test_{failed} FAILED" in end.stdout
+    words_of = [(1, "rank one's setup"), (1, "rank one's teardown"), (2, "rank two's own words"),
+                (0, "words of rank 0"), (3, "words of rank 3")]
+    for rank, words in words_of:
+        assert re.search(rf"\[rank {rank}\](?:(?!\[rank).)*{words}", end.stdout, re.DOTALL)
+    assert "rank 2 was here" in end.stdout and "rank 3 was here" not in end.stdout
+    assert "[rank 2] Skipped: not here" in end.stdout
+    assert sorted(path.name for path in tmp_path.glob("?.?")) == ["0.0", "0.1"]  # on rank 0 alone
+    assert end.stdout.index("test_alone") < end.stdout.index("test_everywhere")
+
+
+def test_failure_before_a_collective_is_no_hang(run):
+    end = run(3, """
+        @together
+        def test_lonely():
+            assert rank != 1, "rank one's own words"
+            comm.Barrier()
+    """, "--with-mpi")
+    assert end.status == 70 and end.seconds < 20, end.output
+    assert "rank one's own words" in end.stderr
+    assert "rank 1 waited 2 s for the others after call of test_child.py::test_lonely" in end.stderr
+    assert "stacks of rank 2" in end.stderr and re.search(r"line \d+ in test_lonely", end.stderr)  # where the others hang
+
+
+def test_a_rank_that_hangs_is_no_hang(run):
+    end = run(2, """
+        @together
+        def test_stuck():
+            if rank == 1:
+                comm.recv(source=0, tag=7)
+    """, "--with-mpi")
+    assert end.status == 70 and end.seconds < 20, end.output
+    assert "rank 0 waited 4 s" in end.stderr and re.search(r"line \d+ in test_stuck", end.stderr)
+
+
+def test_a_test_of_one_process_that_hangs_is_no_hang(run):
+    end = run(2, """
+        def test_stuck():
+            time.sleep(1000)
+
+        @together
+        def test_next():
+            comm.Barrier()
+    """, "--with-mpi", "-o", "faulthandler_timeout=2")
+    assert end.status != 0 and end.seconds < 20, end.output
+    assert re.search(r"line \d+ in test_stuck", end.stderr)
+
+
+def test_a_rank_that_dies_is_no_hang(run, tmp_path):
+    end = run(2, """
+        @together
+        def test_dying(pytestconfig):
+            if rank == 1:
+                (pytestconfig.rootpath / "dying").touch()
+                os.kill(os.getpid(), 9)
+    """, "--with-mpi")
+    assert end.status != 0 and end.seconds < 20, end.output
+    assert (tmp_path / "dying").exists()
+
+
+@pytest.mark.parametrize("difference", ["if rank == 1: test_extra = lambda: None", "assert rank != 1"], ids=["extra", "import error"])
+def test_ranks_must_collect_the_same_tests(run, difference):
+    end = run(2, f"""
+        @together
+        def test_common():
+            comm.Barrier()
+
+        {difference}
+    """, "--with-mpi")
+    assert end.status != 0 and end.seconds < 20, end.output
+    assert "ranks 0 and 1 collected different tests: test_child.py::test_" in end.stdout
+
+
+@pytest.mark.parametrize("failing", ["test_alone", "test_together"])
+def test_stop_at_the_first_failure(run, failing):
+    end = run(2, f"""
+        def test_alone():
+            assert "{failing}" != "test_alone"
+
+        @together
+        @pytest.mark.parametrize("i", [0, 1])
+        def test_together(i):
+            comm.Barrier()
+            assert rank != 1 or "{failing}" != "test_together"
+    """, "--with-mpi", "-x", "-v")
+    assert end.status == 1 and end.seconds < 20, end.output
+    assert re.search(rf"::{failing}\S* FAILED", end.stdout) and "1 failed" in end.stdout
+    assert "test_together[1]" not in end.stdout
+
+
+def test_tests_of_one_process_alone(run):
+    """The same file under mpirun, where only rank 0 has something to do, and without."""
+    lines = """
+        def test_alone():
+            pass
+    """
+    under_mpi, plain = run(2, lines, "--with-mpi"), run(None, lines + """
+        @together
+        def test_together():
+            assert False
+    """)
+    assert under_mpi.status == plain.status == 0, under_mpi.output + plain.output
+    assert "1 passed in" in under_mpi.stdout and "1 passed, 1 skipped in" in plain.stdout
+
+
+def test_the_body_runs_on_the_ranks_of_the_group(group, world):
+    assert group is not None
+    assert group.ranks == tuple(range(group.size)) and world.rank < group.size
+    assert group.log.records == [] and group.log is not world.log
+
+
+def test_shared_path(shared_path, world):
+    (shared_path / str(world.rank)).touch()
+    world.barrier()
+    assert len(list(shared_path.iterdir())) == world.size
+    world.barrier()
