@@ -40,7 +40,8 @@ class ArrayData(Dataset):
         return zlib.crc32(self.y.data, zlib.crc32(self.x.data)) << 21 | len(self.y) % (1 << 21)
 
     def describe(self) -> str:
-        return f"{self.path.name}: {self._train_size:,} rows, {self.inputs} features, {self.classes} classes, {self.eval_size:,} more rows held out"
+        return (f"{self.path.name}: {self._train_size:,} rows, {self.inputs} features, {self.classes} classes, {self.eval_size:,} more "
+                "rows held out")
 
     def _train(self, samples: np.ndarray) -> Batch:
         epochs, places = samples // self._train_size, samples % self._train_size
@@ -63,7 +64,8 @@ class ArrayData(Dataset):
 
     def _check_shapes(self, x: np.ndarray, y: np.ndarray, inputs: int | None) -> None:
         if x.ndim != 2 or y.ndim != 1 or len(x) != len(y) or x.dtype.kind not in "fiu" or y.dtype.kind not in "iu":
-            raise DataError(f"{self.path}: x is {x.dtype} {x.shape} and y is {y.dtype} {y.shape}, but x must be numbers (rows, features) and y integers (rows,): {_CURE}")
+            raise DataError(f"{self.path}: x is {x.dtype} {x.shape} and y is {y.dtype} {y.shape}, but x must be numbers (rows, features) "
+                            f"and y integers (rows,): {_CURE}")
         if len(y) < 2:
             raise DataError(f"{self.path} has {len(y)} rows, but one row to train on and one to hold out are needed: add rows")
         if inputs is not None and x.shape[1] != inputs:
@@ -73,12 +75,14 @@ class ArrayData(Dataset):
         with np.errstate(over="ignore"):
             bad = ~np.isfinite(x.astype(np.float32)).all(axis=1)
         if bad.any():
-            raise DataError(f"{self.path}: row {bad.argmax()} of x is the first of {bad.sum()} that hold NaN, inf or a value beyond float32: remove or repair these rows")
+            raise DataError(f"{self.path}: row {bad.argmax()} of x is the first of {bad.sum()} that hold NaN, inf or a value beyond "
+                            "float32: remove or repair these rows")
         bad = y < 0 if classes is None else (y < 0) | (y >= classes)
         if bad.any():
             row = bad.argmax()
             allowed = "at least 0" if classes is None else f"from 0 to {classes - 1}"
-            raise DataError(f"{self.path}: row {row} has label {y[row]}, but labels must be {allowed}: number the classes from 0, or remove the row")
+            raise DataError(f"{self.path}: row {row} has label {y[row]}, but labels must be {allowed}: number the classes from 0, or "
+                            "remove the row")
 
 
 def _read(path: Path) -> tuple[np.ndarray, np.ndarray]:

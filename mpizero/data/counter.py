@@ -1,7 +1,7 @@
 """Counter-based random numbers: number j of sample i is a function of (seed, stream, i, j), with no state to carry or share.
 
-Each sample owns one splitmix64 sequence (Steele, Lea, Flood: Fast Splittable Pseudorandom Number Generators, OOPSLA 2014), whose starting point is
-a hash of (seed, stream, i). Integers are exact, so they are equal on every machine.
+Each sample owns one splitmix64 sequence (Steele, Lea, Flood: Fast Splittable Pseudorandom Number Generators, OOPSLA 2014), whose starting
+point is a hash of (seed, stream, i). Integers are exact, so they are equal on every machine.
 """
 
 from __future__ import annotations
@@ -42,6 +42,7 @@ def normal(seed: int, stream: int, samples: np.ndarray, count: int) -> np.ndarra
     """Standard normal numbers by Box and Muller (1958). samples: int64 (n,) -> float64 (n, count).
 
     A 64-bit word gives a radius (upper half) and an angle (lower half), hence a pair of numbers; none lies beyond sqrt(2 ln 2^33) = 6.77.
+    A processor's log and cos may differ in the last bit of float64; rounded to float32 that is hardly ever seen.
     """
     words = bits(seed, stream, samples, (count + 1) // 2)
     radius = np.sqrt(-2.0 * np.log(((words >> np.uint64(32)).astype(np.float64) + 0.5) * 2.0**-32))

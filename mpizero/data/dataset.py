@@ -58,8 +58,8 @@ class Dataset(ABC):
 def load(model: str, path: str | Path | None, *, seed: int, context: int = 128, inputs: int = 32, classes: int = 16) -> Dataset:
     """The dataset of `--model` and `--data`.
 
-    mlp: the teacher task, or arrays x (n, inputs) and y (n,) of a .npz file. gpt: bytes of a file or folder, or the standard library's source.
-    Raises `DataError` where the data cannot be used.
+    mlp: the teacher task, or arrays x (n, inputs) and y (n,) of a .npz file. gpt: bytes of a file or folder, or the standard library's
+    source. Raises `DataError` where the data cannot be used.
     """
     from mpizero.data.arrays import ArrayData
     from mpizero.data.teacher import TeacherTask
@@ -72,5 +72,6 @@ def load(model: str, path: str | Path | None, *, seed: int, context: int = 128, 
     if path is None:
         return TeacherTask(seed, inputs, classes)
     if Path(path).suffix != ".npz" and Path(path).exists():
-        raise DataError(f"--data {path} is not a .npz file, which --model mlp needs (arrays x and y): save one with numpy.savez, or use --model gpt for text")
+        raise DataError(f"--data {path} is not a .npz file, which --model mlp needs (arrays x and y): save one with numpy.savez, or use "
+                        "--model gpt for text")
     return ArrayData(path, seed=seed, inputs=inputs, classes=classes)

@@ -10,8 +10,8 @@ PAD = -1  # a sample that is not there: its targets are ignored, so it weighs 0
 def global_samples(step: int, microbatch: int, rank: int, *, world_size: int, batch_size: int, accumulation: int) -> np.ndarray:
     """Numbers of the samples of one microbatch on one rank: int64 (batch_size,).
 
-    With G = world_size * batch_size * accumulation samples a step: step * G + (microbatch * world_size + rank) * batch_size + i. Ranks and microbatches
-    divide a step's G samples among themselves without overlap; N ranks of b samples see what one rank of N b samples sees.
+    With G = world_size * batch_size * accumulation samples a step: step * G + (microbatch * world_size + rank) * batch_size + i. Ranks and
+    microbatches divide a step's G samples among themselves without overlap; N ranks of b samples see what one rank of N b samples sees.
     """
     assert step >= 0 and batch_size >= 1 and 0 <= rank < world_size and 0 <= microbatch < accumulation
     start = (step * accumulation + microbatch) * world_size + rank
@@ -32,8 +32,8 @@ def share(first: int, count: int, rank: int, world_size: int) -> np.ndarray:
 def eval_batches(eval_size: int, batch_size: int, rank: int, world_size: int) -> list[np.ndarray]:
     """The held-out samples this rank evaluates, in batches of at most `batch_size`, padded with `PAD`.
 
-    Every rank gets as many batches as every other; together they hold each of 0..eval_size-1 exactly once. The sum of losses over all ranks divided by the
-    number of valid targets over all ranks depends on N by rounding only.
+    Every rank gets as many batches as every other; together they hold each of 0..eval_size-1 exactly once. The sum of losses over all
+    ranks divided by the number of valid targets over all ranks depends on N by rounding only.
     """
     assert batch_size >= 1
     mine = share(0, eval_size, rank, world_size)

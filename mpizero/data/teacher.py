@@ -14,8 +14,9 @@ MARGIN = 0.75  # how far a sample moves towards its class: classes overlap, yet 
 class TeacherTask(Dataset):
     """x float32 (n, inputs); y int64 (n,), one of `classes`.
 
-    The teacher holds a random unit vector per class. A sample is standard normal noise; its label is the class whose vector it points along most; then it
-    moves `MARGIN` further along that vector. Noise and label depend on (seed, sample number) only; held-out samples come from a stream of their own.
+    The teacher holds a random unit vector per class. A sample is standard normal noise; its label is the class whose vector it points along
+    most; then it moves `MARGIN` further along that vector. Noise and label depend on (seed, sample number) only; held-out samples come
+    from a stream of their own.
     """
 
     eval_size = 1024

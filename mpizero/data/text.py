@@ -18,15 +18,17 @@ CHUNK = 64 * 1024  # bytes of a chunk; every EVERY-th chunk is held out
 EVERY = 20
 EVAL_WINDOWS = 128
 _TRAIN = 4  # stream
+_GRANT = "grant read permission, or give --data another path"
 _CURE = "give --data a text file or a folder of them, or leave --data away for the standard library's source"
 
 
 class Text(Dataset):
     """Windows of `context` tokens and, as targets, the token that follows each. x, y int64 (n, context), values 0..255.
 
-    The text is cut into chunks and every 20th is held out, so both splits cover all of it. A window lies inside one run of training text or inside one
-    held-out chunk, and so does the token after it: nothing held out is ever trained on. Training sample i is the window numbered hash(seed, i) among all
-    training windows; held-out samples are `EVAL_WINDOWS` windows spread evenly over all held-out windows, whatever the seed.
+    The text is cut into chunks and every 20th is held out, so both splits cover all of it. A window lies inside one run of training text or
+    inside one held-out chunk, and so does the token after it: nothing held out is ever trained on. Training sample i is the window
+    numbered hash(seed, i) among all training windows; held-out samples are `EVAL_WINDOWS` windows spread evenly over all held-out
+    windows, whatever the seed.
     """
 
     def __init__(self, tokens: np.ndarray, context: int, seed: int):
@@ -35,8 +37,8 @@ class Text(Dataset):
         train, held_out = split(tokens.size, context)
         self._train_windows, self._eval_windows = _Windows(train, context), _Windows(held_out, context)
         if not (self._train_windows.count and self._eval_windows.count):
-            raise DataError(f"the text has {tokens.size:,} bytes, but windows of {context} tokens need at least {2 * (context + 1):,}: {context + 1} to train on and "
-                            f"{context + 1} held out; use more text or a smaller --context")
+            raise DataError(f"the text has {tokens.size:,} bytes, but windows of {context} tokens need at least {2 * (context + 1):,}: "
+                            f"{context + 1:,} to train on and {context + 1:,} held out; use more text or a smaller --context")
         self.eval_size = min(EVAL_WINDOWS, self._eval_windows.count)
 
     @property
@@ -45,7 +47,8 @@ class Text(Dataset):
 
     def describe(self) -> str:
         held_out = sum(stop - start for start, stop in split(self.tokens.size, self.context)[1])
-        return f"text: {self.tokens.size:,} bytes, {held_out:,} of them held out, evaluated on {self.eval_size} windows of {self.context} tokens"
+        return (f"text: {self.tokens.size:,} bytes, {held_out:,} of them held out, evaluated on {self.eval_size} windows of {self.context} "
+                "tokens")
 
     def _train(self, samples: np.ndarray) -> Batch:
         window = hash64(self.seed, _TRAIN, samples) % np.uint64(self._train_windows.count)  # the bias, count / 2^64, is beyond notice
@@ -79,7 +82,8 @@ class _Windows:
 def split(size: int, context: int) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
     """Runs (start, stop) of training text and of held-out text that together cover `size` bytes.
 
-    Chunks of 64 KiB, less where the text is too short for 20 of them, but never too short for a window. With fewer than 20 chunks the last one is held out.
+    Chunks of 64 KiB, less where the text is too short for 20 of them, but never too short for a window. With fewer than 20 chunks the last
+    one is held out.
     """
     chunk = max(min(CHUNK, size // EVERY), context + 1)
     every = min(EVERY, size // chunk)
@@ -127,7 +131,7 @@ def _files(root: Path, skip: tuple[str, ...] = ()) -> list[Path]:
 
 def _walk(root: Path, skip: tuple[str, ...]) -> Iterator[Path]:
     def unreadable(error: OSError) -> None:
-        raise DataError(f"the folder {error.filename} cannot be read ({error.strerror}): grant read permission, or give --data another folder")
+        raise DataError(f"the folder {error.filename} cannot be read ({error.strerror}): {_GRANT}") from None
 
     for folder, folders, names in os.walk(root, onerror=unreadable):
         folders[:] = [name for name in folders if name not in skip]
@@ -140,5 +144,5 @@ def _join(files: list[Path]) -> np.ndarray:
         try:
             parts.append(file.read_bytes())
         except OSError as error:
-            raise DataError(f"the file {file} cannot be read ({error.strerror}): grant read permission, or give --data another path") from None
+            raise DataError(f"the file {file} cannot be read ({error.strerror}): {_GRANT}") from None
     return np.frombuffer(b"".join(parts), np.uint8)

@@ -61,8 +61,8 @@ class LossScaler:
             return
         missing = [key for key in _SAVED if key not in state]
         if missing:
-            raise ConfigError(f"the saved loss scaler lacks {', '.join(missing)}: it was saved without loss scaling (float32) or is damaged; "
-                              "start with the --dtype it was saved with, or without its state")
+            raise ConfigError(f"the saved loss scaler lacks {', '.join(missing)}: it was saved without loss scaling (float32) or is "
+                              "damaged; start with the --dtype it was saved with, or without its state")
         before = {key: getattr(self, key) for key in _SAVED}
         try:
             self._assign(state)
@@ -78,9 +78,9 @@ class LossScaler:
     def _back_off(self, culprit: str) -> None:
         if self.scale <= self.min_scale:
             where = f"the gradient of unit {culprit}" if culprit else "a gradient"
-            raise LossScaleError(f"{where} is inf or NaN although the loss scale is already at its floor of {self.min_scale:g}: smaller scales cannot "
-                                 "help, because the values themselves leave float16's range (65,504). Lower --lr, lengthen --warmup, set --clip, "
-                                 "check the data, or use --dtype float32")
+            raise LossScaleError(f"{where} is inf or NaN although the loss scale is already at its floor of {self.min_scale:g}: a smaller "
+                                 "scale cannot help, because the values themselves leave float16's range (65,504). Lower --lr, lengthen "
+                                 "--warmup, set --clip, check the data, or use --dtype float32")
         self.scale = max(self.scale * self.backoff_factor, self.min_scale)
         self._growth_tracker = 0
 
@@ -95,5 +95,5 @@ class LossScaler:
             "_growth_tracker": self._growth_tracker >= 0,
         }.items():
             if not good:
-                raise ConfigError(f"loss scaler: {name} = {getattr(self, name)} cannot be used: it needs min_scale > 0, init_scale >= min_scale, "
-                                  "growth_factor > 1, 0 < backoff_factor < 1 and growth_interval >= 1, all finite")
+                raise ConfigError(f"loss scaler: {name} = {getattr(self, name)} cannot be used: it needs min_scale > 0, init_scale >= "
+                                  "min_scale, growth_factor > 1, 0 < backoff_factor < 1 and growth_interval >= 1, all finite")

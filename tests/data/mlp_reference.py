@@ -11,7 +11,8 @@ def train(task, steps, batch, lr, widths=(32, 96, 96, 96, 96, 16)):
     """Losses of `steps` steps; step s trains on samples s*batch .. (s+1)*batch - 1."""
     rng = np.random.default_rng(0)
     pairs = list(pairwise(widths))
-    params = [rng.uniform(-1, 1, pair).astype(np.float32) * np.float32(np.sqrt((6 if k < len(pairs) - 1 else 1) / pair[0])) for k, pair in enumerate(pairs)]
+    gains = [6] * (len(pairs) - 1) + [1]  # uniform He initialisation before a ReLU
+    params = [(rng.uniform(-1, 1, pair) * np.sqrt(gain / pair[0])).astype(np.float32) for pair, gain in zip(pairs, gains, strict=True)]
     params += [np.zeros(n, np.float32) for n in widths[1:]]
     moments = [[np.zeros_like(p), np.zeros_like(p)] for p in params]
     losses = []

@@ -14,7 +14,8 @@ def test_mixer_is_splitmix64():
     """First outputs of splitmix64 from state 1234567, as published with the xoshiro generators and on Rosetta Code."""
     state = np.uint64(1234567)
     steps = np.arange(1, 6, dtype=np.uint64) * np.uint64(counter._GAMMA)
-    assert counter._mix(state + steps).tolist() == [6457827717110365317, 3203168211198807973, 9817491932198370423, 4593380528125082431, 16408922859458223821]
+    assert counter._mix(state + steps).tolist() == [6457827717110365317, 3203168211198807973, 9817491932198370423, 4593380528125082431,
+                                                    16408922859458223821]
 
 
 def test_sample_depends_on_seed_and_number_only():

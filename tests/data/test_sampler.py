@@ -20,7 +20,8 @@ def test_a_step_covers_its_samples_once(step, world_size, batch_size, accumulati
 
 @given(st.integers(0, 50), st.integers(0, 5), sizes, sizes)
 def test_data_of_a_microbatch_depends_on_the_global_batch_only(step, microbatch, world_size, batch_size):
-    many = [global_samples(step, microbatch, rank, world_size=world_size, batch_size=batch_size, accumulation=6) for rank in range(world_size)]
+    many = [global_samples(step, microbatch, rank, world_size=world_size, batch_size=batch_size, accumulation=6)
+            for rank in range(world_size)]
     one = global_samples(step, microbatch, 0, world_size=1, batch_size=world_size * batch_size, accumulation=6)
     assert np.concatenate(many).tolist() == one.tolist()
 

@@ -27,8 +27,9 @@ def test_sample_depends_on_seed_and_number_only(method):
 
 
 def test_seeds_and_splits_differ():
-    x, _ = TeacherTask(0).train_batch(np.arange(50))
-    for other in (TeacherTask(1).train_batch(np.arange(50))[0], TeacherTask(0).eval_batch(np.arange(50))[0], TeacherTask(0).train_batch(np.arange(50, 100))[0]):
+    task, first = TeacherTask(0), np.arange(50)
+    x, _ = task.train_batch(first)
+    for other, _ in (TeacherTask(1).train_batch(first), task.eval_batch(first), task.train_batch(first + 50)):
         assert np.intersect1d(x, other).size == 0
     assert TeacherTask(0).fingerprint != TeacherTask(1).fingerprint and 0 <= TeacherTask(1).fingerprint < 2**53
 

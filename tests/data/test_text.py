@@ -48,8 +48,7 @@ def test_windows_are_shifted_by_one_and_stay_in_their_split(size, context, first
         positions = starts.starts(np.arange(starts.count))
         windows = where[positions[:, None] + np.arange(context + 1)]
         assert inside[windows].all() and np.unique(positions).size == starts.count
-        allowed = [a for a in range(size - context) if inside[a : a + context + 1].all()]  # every window that lies inside one split: no more, no less
-        assert positions.tolist() == allowed
+        assert positions.tolist() == [a for a in range(size - context) if inside[a : a + context + 1].all()]  # all such windows
     for x, y in (text.train_batch(first + np.arange(5)), text.eval_batch(np.arange(text.eval_size))):
         assert x.dtype == y.dtype == np.int64 and x.shape == y.shape and x.shape[1] == context
         assert ((x + 1) % 251 == y).all() and (x[:, 1:] == y[:, :-1]).all()

@@ -18,7 +18,7 @@ from mpizero.memory import GRAD_FP32, WORKSPACE, Ledger, Uncounted
 from mpizero.optim import Adam, Decayed, adam_update, adam_update_ranges
 
 MEM = Uncounted()
-HYPERS = [Adam(), Adam(betas=(0.8, 0.95), eps=1e-6), Adam(weight_decay=0.1), Adam(weight_decay=0.1, decoupled=False), Adam(betas=(0.0, 0.0))]
+HYPERS = [Adam(), Adam((0.8, 0.95), eps=1e-6), Adam(betas=(0.0, 0.0)), Adam(weight_decay=0.1), Adam(weight_decay=0.1, decoupled=False)]
 
 
 def textbook(hyper, w, m, v, g, lr, t):
@@ -121,7 +121,8 @@ def test_weight_decay_groups_survive_sharding(shards):
         size = -(-n // shards)
         for lo in range(0, n, size):
             hi = min(lo + size, n)
-            ranges = [Decayed(max(a, lo) - lo, min(b, hi) - lo, h) for a, b, h in ((0, boundary, decayed), (boundary, n, plain)) if max(a, lo) < min(b, hi)]
+            groups = ((0, boundary, decayed), (boundary, n, plain))
+            ranges = [Decayed(max(a, lo) - lo, min(b, hi) - lo, hyper) for a, b, hyper in groups if max(a, lo) < min(b, hi)]
             adam_update_ranges(ranges, *(x[lo:hi] for x in sharded), g[lo:hi], lr=1e-2, step=t, factor=1.0, mem=MEM, block=16)
     np.testing.assert_allclose(sharded[0], tw, rtol=0, atol=2e-6)
 
@@ -154,7 +155,8 @@ def test_memory_is_two_blocks_whatever_the_size(n, dtype):
     assert g.tobytes() == kept.tobytes()
 
 
-@pytest.mark.parametrize("wrong", [{"betas": (1.0, 0.999)}, {"betas": (0.9, -0.1)}, {"eps": 0.0}, {"weight_decay": -1.0}, {"weight_decay": math.inf}, {"eps": math.nan}])
+@pytest.mark.parametrize("wrong", [{"betas": (1.0, 0.999)}, {"betas": (0.9, -0.1)}, {"eps": 0.0}, {"eps": math.nan}, {"weight_decay": -1.0},
+                                   {"weight_decay": math.inf}])
 def test_impossible_hyperparameters(wrong):
     with pytest.raises(ConfigError, match=next(iter(wrong))):
         Adam(**wrong)

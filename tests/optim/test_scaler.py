@@ -5,7 +5,8 @@ import pytest
 from mpizero.errors import ConfigError, LossScaleError
 from mpizero.optim import LossScaler
 
-# CASES 12. Written by hand from GradScaler's documentation. (overflow?, scale after, steps since the last change after); start 8, growth 4, backoff 0.5, interval 3, floor 2
+# Written by hand from GradScaler's documentation: (overflow?, scale after, steps since the last change after).
+# Start 8, growth 4, backoff 0.5, interval 3, floor 2.
 TABLE = [
     (False, 8.0, 1), (False, 8.0, 2), (False, 32.0, 0),  # three good steps: x 4
     (False, 32.0, 1), (True, 16.0, 0),  # an overflow halves and starts the count again
@@ -34,7 +35,8 @@ def test_backoff_lands_on_the_floor_not_below():
 
 
 def test_defaults_are_gradscalers():
-    assert LossScaler().state_dict() == {"scale": 65536.0, "growth_factor": 2.0, "backoff_factor": 0.5, "growth_interval": 2000, "_growth_tracker": 0}
+    assert LossScaler().state_dict() == {"scale": 65536.0, "growth_factor": 2.0, "backoff_factor": 0.5, "growth_interval": 2000,
+                                         "_growth_tracker": 0}
     scaler = LossScaler()
     for _ in range(1999):
         scaler.update(False)
@@ -79,8 +81,8 @@ def test_damaged_state_changes_nothing():
         assert scaler.state_dict() == before
 
 
-@pytest.mark.parametrize("wrong", [{"init_scale": 0.5}, {"init_scale": float("inf")}, {"growth_factor": 1.0}, {"backoff_factor": 1.0}, {"backoff_factor": 0.0},
-                                   {"growth_interval": 0}, {"min_scale": 0.0}])
+@pytest.mark.parametrize("wrong", [{"init_scale": 0.5}, {"init_scale": float("inf")}, {"growth_factor": 1.0}, {"backoff_factor": 1.0},
+                                   {"backoff_factor": 0.0}, {"growth_interval": 0}, {"min_scale": 0.0}])
 def test_impossible_settings(wrong):
     with pytest.raises(ConfigError, match=next(iter(wrong))):
         LossScaler(**wrong)
