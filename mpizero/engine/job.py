@@ -11,7 +11,7 @@ from mpizero.dist import Group, Mesh, TrafficLog, all_gather_values, mesh
 from mpizero.engine.config import TrainConfig
 from mpizero.engine.executor import Executor
 from mpizero.errors import DataError
-from mpizero.layout import Wrapping, wrap
+from mpizero.layout import Policy, Wrapping, wrap
 from mpizero.memory import Ledger
 from mpizero.nn.gpt import GPTConfig, gpt
 from mpizero.nn.mlp import mlp
@@ -68,9 +68,10 @@ class Job:
         return self.world.size * self.config.batch_size * self.config.accumulation * (self.config.value("context") or 1)
 
 
-def prepare(config: TrainConfig, world: Group, debug: bool = False) -> Job:
+def prepare(config: TrainConfig, world: Group, *, model: Model | None = None, policy: Policy | None = None, debug: bool = False) -> Job:
     """Check the configuration, make the model's units on this rank's ledger, and compose the lists. Collective over `world`.
 
+    model: in place of the one that the configuration names. policy: which parameters make a unit, see `layout.wrap` (one unit a stage).
     debug: fill new and freed storage with NaN.
     """
     config.check()
@@ -79,10 +80,10 @@ def prepare(config: TrainConfig, world: Group, debug: bool = False) -> Job:
     world = world.using(log=log, mem=ledger)
     shards = 1 if config.stage == "0" else config.shard_size or world.size
     grid = mesh(world, shards)
-    model = build_model(config)
+    model = model or build_model(config)
     data = _load_data(config, world)
     strategy = STRATEGIES[config.stage]
-    wrapping = wrap(model.spec, world.size)
+    wrapping = wrap(model.spec, world.size, policy)
     lists = compose(config, wrapping, grid.replicate.size, shards)
     executor = Executor(model, wrapping, strategy.placement, grid, config.dtype, ledger, config.seed)
     return Job(config, world, grid, model, data, wrapping, Geometry(wrapping, strategy.placement, grid.replicate.size, shards, config.dtype), lists,
