@@ -28,10 +28,10 @@ def gelu(x: Array, mem: Allocator) -> Array:
     flat_x, flat_y = x.reshape(-1), y.reshape(-1)
     buffers = [staging(flat_x, BLOCK, mem) for _ in range(2)]
     for span in spans(flat_x.size, BLOCK):
-        block, out = read(flat_x[span], buffers[0]), target(flat_y[span], buffers[1])
+        block, out = read(flat_x[span], buffers[0], mem), target(flat_y[span], buffers[1])
         _half_one_plus_tanh(block, out)
         out *= block
-        commit(out, flat_y[span])
+        commit(out, flat_y[span], mem)
     return y
 
 
@@ -45,7 +45,7 @@ def gelu_backward(x: Array, dy: Array, mem: Allocator) -> tuple[Array, Array]:
     buffers = [staging(flat_x, BLOCK, mem) for _ in range(4)]
     work = mem.empty((2, min(BLOCK, x.size)), compute_dtype(x.dtype), WORKSPACE)
     for span in spans(flat_x.size, BLOCK):
-        block, upstream = read(flat_x[span], buffers[0]), read(flat_dy[span], buffers[1])
+        block, upstream = read(flat_x[span], buffers[0], mem), read(flat_dy[span], buffers[1], mem)
         out, y_out = target(flat_dx[span], buffers[2]), target(flat_y[span], buffers[3])
         s, rest = work[:, : block.size]
         _half_one_plus_tanh(block, s)
@@ -58,8 +58,8 @@ def gelu_backward(x: Array, dy: Array, mem: Allocator) -> tuple[Array, Array]:
         out *= rest  # 2 du/dx * x * s * (1 - s)
         out += s
         out *= upstream
-        commit(y_out, flat_y[span])
-        commit(out, flat_dx[span])
+        commit(y_out, flat_y[span], mem)
+        commit(out, flat_dx[span], mem)
     return dx, y
 
 

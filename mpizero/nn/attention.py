@@ -30,7 +30,7 @@ def attention(qkv: Array, heads: int, mem: Allocator) -> tuple[Array, Array]:
     mask = _mask(tokens, work)
     scale = work.type(1 / math.sqrt(width // heads))
     for samples in spans(batch, group):
-        q, k, v = _heads(read(qkv[samples], buffers[0]), heads, 3)  # each (b,H,T,D)
+        q, k, v = _heads(read(qkv[samples], buffers[0], mem), heads, 3)  # each (b,H,T,D)
         out = target(y[samples], buffers[1])
         (o,) = _heads(out, heads, 1)  # (b,H,T,D)
         for rows in spans(tokens, QUERIES):
@@ -45,7 +45,7 @@ def attention(qkv: Array, heads: int, mem: Allocator) -> tuple[Array, Array]:
             o[:, :, rows] /= total[..., None]
             np.log(total, out=total)
             np.add(total, top, out=lse[samples, :, rows])
-        commit(out, y[samples])
+        commit(out, y[samples], mem)
     return y, lse
 
 
@@ -58,10 +58,10 @@ def attention_backward(qkv: Array, y: Array, lse: Array, dy: Array, heads: int, 
     buffers = staging(qkv, group, mem), staging(y, group, mem), staging(dy, group, mem), staging(dqkv, group, mem)
     scores = _scores(group, heads, tokens, work, mem), _scores(group, heads, tokens, work, mem)
     for samples in spans(batch, group):
-        block = read(qkv[samples], buffers[0]), read(y[samples], buffers[1]), read(dy[samples], buffers[2])
+        block = read(qkv[samples], buffers[0], mem), read(y[samples], buffers[1], mem), read(dy[samples], buffers[2], mem)
         out = target(dqkv[samples], buffers[3])
         _backward_samples(*block, lse[samples], out, heads, scores)
-        commit(out, dqkv[samples])
+        commit(out, dqkv[samples], mem)
     return dqkv
 
 

@@ -1,4 +1,4 @@
-"""Blocks that stay in cache, and the casts between the dtype that is stored and the dtype that is computed with.
+"""Blocks that stay in cache, in the dtype that is stored or in the one that is computed with.
 
 [Note: stored and computed]
 Parameters and activations are stored in `param_dtype`. An operator computes in `compute_dtype`: float32 for the 16-bit types, otherwise
@@ -10,14 +10,12 @@ hold a whole array in float32.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from mpizero.memory import WORKSPACE, Allocator
+from mpizero.nn.casts import Array, cast
 
-Array = npt.NDArray[Any]
 Context = tuple[Array, ...]  # what forward saves for backward
 
 BLOCK = 32768  # elements of a block: 128 KiB of float32, so that the three or four arrays of an operator share a 1 MiB L2 cache
@@ -44,15 +42,6 @@ def spans(count: int, step: int) -> Iterator[slice]:
         yield slice(start, min(start + step, count))
 
 
-def cast(source: Array, out: Array) -> None:
-    """out = source, rounded to nearest even where `out` is narrower. Beyond the range of `out` becomes inf, as the loss scaler expects."""
-    if out.dtype.itemsize < source.dtype.itemsize:
-        with np.errstate(over="ignore"):
-            np.copyto(out, source, casting="unsafe")
-    else:
-        np.copyto(out, source, casting="unsafe")
-
-
 def staging(stored: Array, rows: int, mem: Allocator) -> Array | None:
     """A buffer for `rows` rows of `stored` in the compute dtype; None where `stored` already has it."""
     dtype = compute_dtype(stored.dtype)
@@ -61,12 +50,12 @@ def staging(stored: Array, rows: int, mem: Allocator) -> Array | None:
     return mem.empty((min(rows, len(stored)), *stored.shape[1:]), dtype, WORKSPACE)
 
 
-def read(block: Array, buffer: Array | None) -> Array:
+def read(block: Array, buffer: Array | None, mem: Allocator) -> Array:
     """The values of `block` in the compute dtype: itself, or cast into `buffer`."""
     if buffer is None:
         return block
     out = buffer[: len(block)]
-    cast(block, out)
+    cast(block, out, mem)
     return out
 
 
@@ -75,10 +64,10 @@ def target(block: Array, buffer: Array | None) -> Array:
     return block if buffer is None else buffer[: len(block)]
 
 
-def commit(values: Array, block: Array) -> None:
+def commit(values: Array, block: Array, mem: Allocator) -> None:
     """Round `values`, computed in what `target` gave, into `block`."""
-    if values is not block:
-        cast(values, block)
+    if values.dtype != block.dtype:
+        cast(values, block, mem)
 
 
 def vector(param: Array) -> Array:

@@ -11,7 +11,6 @@ from mpizero.errors import DataError
 from mpizero.memory import ACTIVATION, WORKSPACE, Allocator
 from mpizero.nn.blocks import (
     Array,
-    cast,
     commit,
     compute_dtype,
     read,
@@ -19,7 +18,7 @@ from mpizero.nn.blocks import (
     spans,
     staging,
 )
-from mpizero.nn.gradients import Gradients
+from mpizero.nn.gradients import Gradients, add_rows
 
 
 def embedding(tokens: Array, wte: Array, wpe: Array, mem: Allocator) -> Array:
@@ -30,12 +29,12 @@ def embedding(tokens: Array, wte: Array, wpe: Array, mem: Allocator) -> Array:
         raise DataError(f"{length} tokens in a row, but the model has {len(wpe)} positions: use shorter rows or a larger --context")
     y = mem.empty((batch, length, wte.shape[1]), wte.dtype, ACTIVATION)
     buffers = staging(y[0] if batch else y, length, mem), staging(wpe[:length], length, mem)
-    position = read(wpe[:length], buffers[1])
+    position = read(wpe[:length], buffers[1], mem)
     for sample in range(batch):
         np.take(wte, tokens[sample], axis=0, out=y[sample], mode="clip")  # in range; other modes copy the output
-        out = read(y[sample], buffers[0])
+        out = read(y[sample], buffers[0], mem)
         out += position
-        commit(out, y[sample])
+        commit(out, y[sample], mem)
     return y
 
 
@@ -47,10 +46,10 @@ def embedding_backward(tokens: Array, dy: Array, grads: Gradients, mem: Allocato
     total.fill(0)
     buffer = staging(dy[0] if batch else total, length, mem)
     for sample in range(batch):
-        total += read(dy[sample], buffer)
-    add_rows(grads.zeroed("wpe.weight")[:length], total)  # dwpe[t] = sum over B of dy[:, t]
+        total += read(dy[sample], buffer, mem)
+    add_rows(grads.zeroed("wpe.weight")[:length], total, mem)  # dwpe[t] = sum over B of dy[:, t]
     del total, buffer
-    scatter_add(tokens.reshape(-1), dy.reshape(-1, width), grads.zeroed("wte.weight"), mem)
+    scatter_add(tokens.reshape(-1), dy.reshape(batch * length, width), grads.zeroed("wte.weight"), mem)
 
 
 def scatter_add(index: Array, values: Array, out: Array, mem: Allocator) -> None:
@@ -69,27 +68,22 @@ def scatter_add(index: Array, values: Array, out: Array, mem: Allocator) -> None
     for span in spans(len(index), step):
         here = index[span]
         np.take(values, order[span], axis=0, out=stored[: len(here)], mode="clip")
-        block = read(stored[: len(here)], buffer)
+        block = read(stored[: len(here)], buffer, mem)
         starts = np.flatnonzero(np.concatenate(([True], here[1:] != here[:-1])))
         block[0] += carry
         sums = np.add.reduceat(block, starts, axis=0)
         goes_on = span.stop < len(index) and index[span.stop] == here[-1]
         carry = sums[-1].copy() if goes_on else np.zeros_like(carry)
         done = len(starts) - goes_on
-        add_at(out, here[starts[:done]], sums[:done])
+        _add_at(out, here[starts[:done]], sums[:done], mem)
 
 
-def add_rows(out: Array, values: Array) -> None:
-    """out = round(out + values), block by block. out (n,C) of any dtype, values (n,C) in the compute dtype."""
-    for rows in spans(len(out), row_step(out.shape[1])):
-        cast(out[rows] + values[rows], out[rows])
-
-
-def add_at(out: Array, index: Array, values: Array) -> None:
+def _add_at(out: Array, index: Array, values: Array, mem: Allocator) -> None:
     """out[index] = round(out[index] + values), no index twice. index (u,), values (u,C): a block."""
-    values += out[index]
-    with np.errstate(over="ignore"):
-        out[index] = values
+    held = mem.empty(values.shape, out.dtype, WORKSPACE)
+    np.take(out, index, axis=0, out=held, mode="clip")
+    add_rows(held, values, mem)
+    out[index] = held
 
 
 def check_range(what: str, values: Array, low: int, high: int) -> None:

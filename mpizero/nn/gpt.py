@@ -83,12 +83,16 @@ class BlockStage(Stage):
         self.name, self.heads, self.width = f"h.{index}", config.heads, config.d_model
         self.params = tuple(f"{self.name}.{param}" for param in block_shapes(config.d_model))
 
+    def _own(self, params: Mapping[str, Array]) -> dict[str, Array]:
+        """This block's parameters without the block's name."""
+        return {name.removeprefix(self.name + "."): params[name] for name in self.params}
+
     def forward(self, params: Mapping[str, Array], x: Array, mem: Allocator) -> tuple[Array, Context]:
-        p, shape = _Short(params, self.name), x.shape
+        p, shape = self._own(params), x.shape
         x = x.reshape(-1, self.width)  # (n,C)
         h, stats_1 = layer_norm(x, p["ln_1.weight"], p["ln_1.bias"], mem)  # (n,C), (2,n)
         qkv = linear(h, p["attn.c_attn.weight"], p["attn.c_attn.bias"], mem)  # (n,3C)
-        a, lse = attention(qkv.reshape(*shape[:2], -1), self.heads, mem)  # (B,T,C), (B,H,T)
+        a, lse = attention(qkv.reshape(*shape[:2], 3 * self.width), self.heads, mem)  # (B,T,C), (B,H,T)
         a = a.reshape(x.shape)
         del h
         x_2 = linear(a, p["attn.c_proj.weight"], p["attn.c_proj.bias"], mem, residual=x)  # (n,C)
@@ -99,14 +103,14 @@ class BlockStage(Stage):
         return y.reshape(shape), (x, stats_1, qkv, a, lse, x_2, stats_2, u)
 
     def backward(self, params: Mapping[str, Array], context: Context, dy: Array, grads: Gradients, mem: Allocator) -> Array:
-        p, shape = _Short(params, self.name), dy.shape
+        p, shape = self._own(params), dy.shape
         x, stats_1, qkv, a, lse, x_2, stats_2, u = context
         del context
         dy = self._backward_mlp(params, x_2, stats_2, u, dy.reshape(x.shape), grads, mem)  # d x_2 (n,C)
         del x_2, stats_2, u
         name = self.name + ".attn.c_proj"
         da = linear_backward(a, dy, params, name, grads, mem)  # x_2 = linear(a, c_proj) + x
-        dqkv = attention_backward(qkv.reshape(*shape[:2], -1), a.reshape(shape), lse, da.reshape(shape), self.heads, mem)
+        dqkv = attention_backward(qkv.reshape(*shape[:2], 3 * self.width), a.reshape(shape), lse, da.reshape(shape), self.heads, mem)
         dqkv = dqkv.reshape(qkv.shape)  # a, lse = attention(qkv)
         del qkv, a, lse, da
         h = layer_norm_again(x, stats_1, p["ln_1.weight"], p["ln_1.bias"], mem)
@@ -118,7 +122,7 @@ class BlockStage(Stage):
     def _backward_mlp(self, params: Mapping[str, Array], x_2: Array, stats_2: Array, u: Array, dy: Array, grads: Gradients,
                       mem: Allocator) -> Array:
         """dy -> d x_2 through y = x_2 + linear(gelu(u), c_proj), u = linear(layer_norm(x_2), c_fc). x_2, dy (n,C), u (n,4C)."""
-        p = _Short(params, self.name)
+        p = self._own(params)
         dg = mem.empty(u.shape, u.dtype, ACTIVATION)
         matmul(dy, p["mlp.c_proj.weight"].T, dg, mem)  # y = linear(gelu(u), c_proj) + x_2
         du, g = gelu_backward(u, dg, mem)  # g = gelu(u)
@@ -146,16 +150,16 @@ class HeadStage(Stage):
 
     def forward(self, params: Mapping[str, Array], x: Array, mem: Allocator) -> tuple[Array, Context]:
         shape = x.shape
-        x = x.reshape(-1, shape[2])  # (n,C)
+        x = x.reshape(rows_in(shape[:2]), shape[2])  # (n,C)
         h, stats = layer_norm(x, params["ln_f.weight"], params["ln_f.bias"], mem)  # (n,C), (2,n)
         logits = mem.empty((*shape[:2], self.vocab), x.dtype, ACTIVATION)
-        matmul(h, params[self.output].T, logits.reshape(len(x), -1), mem)  # (n,C) @ (C,V) -> (n,V)
+        matmul(h, params[self.output].T, logits.reshape(len(x), self.vocab), mem)  # (n,C) @ (C,V) -> (n,V)
         return logits, (x, stats)
 
     def backward(self, params: Mapping[str, Array], context: Context, dy: Array, grads: Gradients, mem: Allocator) -> Array:
         x, stats = context
         del context
-        shape, dy = dy.shape, dy.reshape(len(x), -1)  # dlogits (n,V)
+        shape, dy = dy.shape, dy.reshape(len(x), self.vocab)  # dlogits (n,V)
         h = layer_norm_again(x, stats, params["ln_f.weight"], params["ln_f.bias"], mem)
         grads.add_matmul(self.output, dy.T, h, mem)  # logits = h @ output.T: doutput (V,C) = dlogits.T (V,n) @ h (n,C)
         del h
@@ -163,17 +167,10 @@ class HeadStage(Stage):
         matmul(dy, params[self.output], dh, mem)  # dh (n,C) = dlogits (n,V) @ output (V,C)
         del dy
         dx = layer_norm_backward(x, stats, dh, params["ln_f.weight"], ("ln_f.weight", "ln_f.bias"), grads, mem)  # h = layer_norm(x)
-        return dx.reshape(*shape[:2], -1)
+        return dx.reshape(*shape[:2], x.shape[1])
 
     def saved_bytes(self, batch_shape: tuple[int, ...], itemsize: int) -> int:
         return rows_in(batch_shape) * (self.vocab * itemsize + 2 * compute_itemsize(itemsize))
-
-
-class _Short(dict[str, Array]):
-    """The parameters of a block without the block's name."""
-
-    def __init__(self, params: Mapping[str, Array], block: str):
-        super().__init__((name, params[f"{block}.{name}"]) for name in block_shapes(1))
 
 
 def block_shapes(width: int) -> dict[str, tuple[int, ...]]:

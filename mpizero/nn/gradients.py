@@ -6,9 +6,12 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from mpizero.memory import Allocator
-from mpizero.nn.blocks import Array, cast, compute_dtype, row_step, spans
+from mpizero.memory import WORKSPACE, Allocator, Uncounted
+from mpizero.nn.blocks import Array, compute_dtype, row_step, spans
+from mpizero.nn.casts import cast
 from mpizero.nn.matmul import matmul, tiles
+
+UNCOUNTED = Uncounted()
 
 
 class Gradients:
@@ -23,16 +26,13 @@ class Gradients:
     def __init__(self, views: Mapping[str, Array], written: set[str]):
         self.views, self.written = views, written
 
-    def add(self, name: str, value: Array) -> None:
-        """view = round(view + value). value: the parameter's shape; the caller's allocation, so keep it to blocks or tiny vectors."""
+    def add(self, name: str, value: Array, mem: Allocator = UNCOUNTED) -> None:
+        """view = round(view + value). value: the parameter's shape. Without `mem`, temporaries are no larger than a block, and not counted."""
         view = self.views[name]
         if name not in self.written:
-            cast(value, view)
-        elif compute_dtype(view.dtype) == view.dtype:
-            np.add(view, value, out=view, casting="same_kind")
+            cast(value, view, mem)
         else:
-            for rows in spans(len(view), row_step(view[:1].size)):
-                cast(view[rows].astype(np.float32) + value[rows], view[rows])  # a block
+            add_rows(view, value, mem)
         self.written.add(name)
 
     def add_matmul(self, name: str, a: Array, b: Array, mem: Allocator) -> None:
@@ -42,9 +42,7 @@ class Gradients:
             matmul(a, b, view, mem)
         else:
             for rows, columns, tile in tiles(a, b, mem):
-                held = view[rows, columns]
-                tile += held
-                cast(tile, held)
+                add_rows(view[rows, columns], tile, mem)
         self.written.add(name)
 
     def zeroed(self, name: str) -> Array:
@@ -54,3 +52,19 @@ class Gradients:
             view.fill(0)
             self.written.add(name)
         return view
+
+
+def add_rows(out: Array, values: Array, mem: Allocator) -> None:
+    """out = round(out + values). out, values (n,...) of any floating dtypes; computed in the wider of their compute dtypes, block by block."""
+    work = np.result_type(compute_dtype(out.dtype), compute_dtype(values.dtype))
+    if out.dtype == values.dtype == work:
+        out += values
+        return
+    step = row_step(out[:1].size)
+    held, added = (mem.empty((min(step, len(out)), *out.shape[1:]), work, WORKSPACE) for _ in range(2))
+    for rows in spans(len(out), step):
+        total, value = held[: rows.stop - rows.start], added[: rows.stop - rows.start]
+        cast(out[rows], total, mem)
+        cast(values[rows], value, mem)
+        total += value
+        cast(total, out[rows], mem)

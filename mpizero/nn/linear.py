@@ -40,8 +40,8 @@ def linear(x: Array, weight: Array, bias: Array, mem: Allocator, residual: Array
     for rows, columns, tile in tiles(x, weight, mem):
         tile += b[columns]
         if residual is not None:
-            tile += read_tile(residual[rows, columns], buffer)
-        cast(tile, y[rows, columns])
+            tile += read_tile(residual[rows, columns], buffer, mem)
+        cast(tile, y[rows, columns], mem)
     return y
 
 
@@ -68,7 +68,7 @@ def column_sums(x: Array, mem: Allocator) -> Array:
     buffer = staging(x, rows, mem)
     total = np.zeros(x.shape[1], compute_dtype(x.dtype))
     for span in spans(len(x), rows):
-        block = read(x[span], buffer)
+        block = read(x[span], buffer, mem)
         total += np.ones(len(block), block.dtype) @ block  # BLAS adds faster than np.sum
     return total
 

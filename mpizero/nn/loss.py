@@ -36,7 +36,7 @@ def cross_entropy(logits: Array, targets: Array, mem: Allocator) -> tuple[float,
     scratch = mem.empty((min(step, len(flat)), flat.shape[1]), lse.dtype, WORKSPACE)
     total = 0.0
     for rows in spans(len(flat), step):
-        block = read(flat[rows], buffer)
+        block = read(flat[rows], buffer, mem)
         exponentials, valid = scratch[: len(block)], np.flatnonzero(goal[rows] >= 0)
         top = block.max(axis=1)
         np.subtract(block, top[:, None], out=exponentials)
@@ -56,14 +56,14 @@ def cross_entropy_backward(context: Context, scale: float, mem: Allocator) -> Ar
     step = row_step(flat.shape[1])
     buffer = staging(flat, step, mem)
     for rows in spans(len(flat), step):
-        block = read(flat[rows], buffer)
+        block = read(flat[rows], buffer, mem)
         valid = goal[rows] >= 0  # (r,)
         block -= lse[rows, None]
         np.exp(block, out=block)  # softmax
         block[valid, goal[rows][valid]] -= 1
         block *= block.dtype.type(scale)
         block[~valid] = 0
-        commit(block, flat[rows])
+        commit(block, flat[rows], mem)
     return logits
 
 

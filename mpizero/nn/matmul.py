@@ -7,7 +7,8 @@ from collections.abc import Iterator
 import numpy as np
 
 from mpizero.memory import WORKSPACE, Allocator
-from mpizero.nn.blocks import Array, cast, compute_dtype, spans
+from mpizero.nn.blocks import Array, compute_dtype, spans
+from mpizero.nn.casts import cast
 
 TILE = 512  # rows, columns and depth of a tile that is cast to float32: 2 * TILE operations per cast element hide the cast
 
@@ -22,7 +23,7 @@ def matmul(a: Array, b: Array, out: Array, mem: Allocator) -> None:
         np.matmul(a, b, out=out)
         return
     for rows, columns, tile in tiles(a, b, mem):
-        cast(tile, out[rows, columns])
+        cast(tile, out[rows, columns], mem)
 
 
 def tiles(a: Array, b: Array, mem: Allocator) -> Iterator[tuple[slice, slice, Array]]:
@@ -39,7 +40,7 @@ def tiles(a: Array, b: Array, mem: Allocator) -> Iterator[tuple[slice, slice, Ar
                 tile.fill(0)
             for depth in spans(q, TILE):
                 product = tile if depth.start == 0 else part[: tile.shape[0], : tile.shape[1]]
-                np.matmul(read_tile(a[rows, depth], left), read_tile(b[depth, columns], right), out=product)
+                np.matmul(read_tile(a[rows, depth], left, mem), read_tile(b[depth, columns], right, mem), out=product)
                 if depth.start > 0:
                     tile += product
             yield rows, columns, tile
@@ -55,9 +56,9 @@ def tile_buffer(matrix: Array, work: np.dtype, mem: Allocator) -> Array | None:
     return mem.empty(shape, work, WORKSPACE)
 
 
-def read_tile(block: Array, buffer: Array | None) -> Array:
+def read_tile(block: Array, buffer: Array | None, mem: Allocator) -> Array:
     if buffer is None:
         return block
     out = buffer[: block.shape[0], : block.shape[1]]
-    cast(block, out)
+    cast(block, out, mem)
     return out

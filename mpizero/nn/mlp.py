@@ -11,7 +11,8 @@ from itertools import pairwise
 from mpizero.layout.spec import ParamSpec
 from mpizero.memory import ACTIVATION, Allocator
 from mpizero.nn import init
-from mpizero.nn.blocks import Array, Context, cast
+from mpizero.nn.blocks import Array, Context
+from mpizero.nn.casts import cast
 from mpizero.nn.functional import (
     linear,
     linear_backward,
@@ -36,7 +37,7 @@ class LinearStage(Stage):
         weight, bias = (params[name] for name in self.params)  # (K,M), (M,)
         if x.dtype != weight.dtype:  # data
             stored = mem.empty(x.shape, weight.dtype, ACTIVATION)
-            cast(x, stored)
+            cast(x, stored, mem)
             x = stored
         y = linear(x, weight, bias, mem)  # x (n,K) -> y (n,M)
         return (y, (x,)) if self.last else (relu(y), (x, y))

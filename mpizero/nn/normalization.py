@@ -32,7 +32,7 @@ def layer_norm(x: Array, weight: Array, bias: Array, mem: Allocator) -> tuple[Ar
     average = np.full(x.shape[1], 1 / x.shape[1], stats.dtype)
     centred = mem.empty((min(rows, len(x)), x.shape[1]), stats.dtype, WORKSPACE)
     for span in spans(len(x), rows):
-        block = read(x[span], buffer)
+        block = read(x[span], buffer, mem)
         deviation = centred[: len(block)]
         mean, rstd = stats[0, span], stats[1, span]
         np.matmul(block, average, out=mean)  # mean (n,)
@@ -54,10 +54,10 @@ def layer_norm_again(x: Array, stats: Array, weight: Array, bias: Array, mem: Al
     w, b = vector(weight), vector(bias)
     for span in spans(len(x), rows):
         out = target(y[span], buffer)
-        _normalise(read(x[span], buffer), stats[:, span], out)
+        _normalise(read(x[span], buffer, mem), stats[:, span], out)
         out *= w
         out += b
-        commit(out, y[span])
+        commit(out, y[span], mem)
     return y
 
 
@@ -77,9 +77,9 @@ def layer_norm_backward(
     product_buffer = mem.empty(xhat_buffer.shape, work, WORKSPACE)
     sums = np.zeros((2, x.shape[1]), work)  # dweight, dbias. Tiny
     for span in spans(len(x), rows):
-        g_in, out = read(dy[span], buffers[0]), target(dx[span], buffers[1])
+        g_in, out = read(dy[span], buffers[0], mem), target(dx[span], buffers[1])
         xhat, product = xhat_buffer[: len(g_in)], product_buffer[: len(g_in)]
-        _normalise(read(x[span], buffers[1]), stats[:, span], xhat)
+        _normalise(read(x[span], buffers[1], mem), stats[:, span], xhat)
         ones = np.ones(len(g_in), work)
         np.multiply(g_in, xhat, out=product)
         sums[0] += ones @ product
@@ -92,8 +92,8 @@ def layer_norm_backward(
         out -= xhat
         out *= stats[1, span, None]
         if residual is not None:
-            out += read(residual[span], buffers[2])
-        commit(out, dx[span])
+            out += read(residual[span], buffers[2], mem)
+        commit(out, dx[span], mem)
     grads.add(names[0], sums[0])
     grads.add(names[1], sums[1])
     return dx
