@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -44,6 +44,12 @@ class Group:
 
     def __repr__(self) -> str:
         return f"Group({self.name!r}, rank {self.rank} of {self.size})"
+
+    @property
+    def library(self) -> str:
+        """Name and version of the MPI library: 'Open MPI v5.0.11', 'MPICH 5.0.2'."""
+        words = self._mpi.Get_library_version().replace("\0", "").split("\n")[0].replace(",", " ").replace("Version:", " ").split()
+        return " ".join(words[:3] if words[0] == "Open" else words[:2])
 
     # -- other groups ---------------------------------------------------------------------------------------------
 
@@ -95,12 +101,20 @@ class Group:
     def exchange(self, send: Array | None, dest: int, recv: Array | None, source: int) -> Pending:
         """Begin to send one flat contiguous array to group rank `dest` and to receive another from `source`; None for neither.
 
-        Arrays must not be touched until the pending exchange is done. An empty array is a message of 0 bytes.
+        The arrays must not be touched until the exchange is done. An empty array is a message of 0 bytes.
         """
         comm, byte, tag = self._comm, self._mpi.BYTE, self._tag
-        incoming = [comm.Irecv([part, byte], source, tag) for part in messages(recv)]
-        outgoing = [comm.Isend([part, byte], dest, tag) for part in messages(send)]
-        return Pending(self, incoming, outgoing, send, dest, recv, source)
+        incoming = [comm.Irecv([part, byte], source, tag) for part in messages(recv)] if recv is not None else []
+        outgoing = [comm.Isend([part, byte], dest, tag) for part in messages(send)] if send is not None else []
+        return Pending(self, incoming, outgoing, source, dest, 0 if send is None else send.nbytes, 0 if recv is None else recv.nbytes)
+
+    def send(self, array: Array, dest: int) -> Pending:
+        """Half of an exchange. Messages from one rank to another arrive in the order in which both began them."""
+        return self.exchange(array, dest, None, self.rank)
+
+    def receive(self, array: Array, source: int) -> Pending:
+        """The other half."""
+        return self.exchange(None, self.rank, array, source)
 
     def barrier(self) -> None:
         """Wait until every rank of the group is here, sleeping rather than spinning. Leaves no record: it carries no bytes."""
@@ -119,45 +133,40 @@ class _Shared:
 class Pending:
     """An exchange under way. Final."""
 
-    __slots__ = ("group", "incoming", "outgoing", "requests", "bytes_sent", "bytes_received", "dest", "source")
+    __slots__ = ("group", "requests", "arriving", "source", "dest", "bytes_sent", "bytes_received")
 
-    def __init__(self, group: Group, incoming: list[MPI.Request], outgoing: list[MPI.Request],
-                 send: Array | None, dest: int, recv: Array | None, source: int):
+    def __init__(self, group: Group, incoming: list[MPI.Request], outgoing: list[MPI.Request], source: int, dest: int,
+                 bytes_sent: int, bytes_received: int):
         self.group = group
-        self.incoming, self.outgoing = incoming, outgoing
         self.requests = incoming + outgoing
-        self.bytes_sent = 0 if send is None else send.nbytes
-        self.bytes_received = 0 if recv is None else recv.nbytes
-        self.dest, self.source = dest, source
+        self.arriving = len(incoming)
+        self.source, self.dest = source, dest
+        self.bytes_sent, self.bytes_received = bytes_sent, bytes_received
 
     @property
     def messages(self) -> int:
         """Messages sent."""
-        return len(self.outgoing)
+        return len(self.requests) - self.arriving
 
     def done(self) -> bool:
-        """True when both arrays may be used again. Never waits. CommunicationError when MPI reports a failure."""
+        """True when the arrays may be used again. Never waits. CommunicationError when MPI reports a failure."""
         mpi = self.group._mpi
         try:
-            return mpi.Request.Testall(self.requests)
+            return bool(mpi.Request.Testall(self.requests))
         except mpi.Exception as error:
             raise CommunicationError(f"{self.group.what}: {error.Get_error_string()} while talking to {self.peers()}") from error
 
     def peers(self) -> str:
         """The world ranks whose part is outstanding."""
-        ranks = [self.group.ranks[rank] for rank, requests in ((self.source, self.incoming), (self.dest, self.outgoing))
-                 if not all(request.Test() for request in requests)]
+        halves = ((self.source, self.requests[:self.arriving]), (self.dest, self.requests[self.arriving:]))
+        ranks = [self.group.ranks[rank] for rank, requests in halves if not all(request.Test() for request in requests)]
         return " and ".join(f"rank {rank}" for rank in dict.fromkeys(ranks)) or "nobody"
 
 
-def messages(array: Array | None) -> Iterator[Array]:
+def messages(array: Array) -> list[Array]:
     """The bytes of a flat array in parts of whole elements that MPI can count; an empty array is one empty part."""
-    if array is None:
-        return
     data = array.view(np.uint8)
+    if data.size <= MAX_MESSAGE_BYTES:
+        return [data]
     step = max(1, MAX_MESSAGE_BYTES // array.itemsize) * array.itemsize
-    if data.size <= step:
-        yield data
-        return
-    for start in range(0, data.size, step):
-        yield data[start:start + step]
+    return [data[start:start + step] for start in range(0, data.size, step)]
