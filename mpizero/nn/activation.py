@@ -29,7 +29,7 @@ def gelu(x: Array, mem: Allocator) -> Array:
     buffers = [staging(flat_x, BLOCK, mem) for _ in range(2)]
     for span in spans(flat_x.size, BLOCK):
         block, out = read(flat_x[span], buffers[0], mem), target(flat_y[span], buffers[1])
-        _half_one_plus_tanh(block, out)
+        _half_one_plus_tanh(block, out, out)
         out *= block
         commit(out, flat_y[span], mem)
     return y
@@ -38,37 +38,35 @@ def gelu(x: Array, mem: Allocator) -> Array:
 def gelu_backward(x: Array, dy: Array, mem: Allocator) -> tuple[Array, Array]:
     """Inverts y = x * s, s = (1 + tanh(u)) / 2. x, dy (...) -> dx (...), and y (...) again, the same bits as forward's.
 
-    dx = dy * (s + x * 2 s (1 - s) * du/dx), du/dx = SCALE * (1 + 3 CUBIC x^2), since 1 - tanh^2 = 4 s (1 - s).
+    dx = dy * (s + x s (1 - s) * 2 du/dx), since 1 - tanh^2 = 4 s (1 - s). With q = u / x = SCALE * (1 + CUBIC x^2), 2 du/dx = 6 q - 4 SCALE.
+    Consumes its operands: dx takes the place of dy, y that of x.
     """
-    dx, y = mem.empty(x.shape, x.dtype, ACTIVATION), mem.empty(x.shape, x.dtype, ACTIVATION)
-    flat_x, flat_dy, flat_dx, flat_y = x.reshape(-1), dy.reshape(-1), dx.reshape(-1), y.reshape(-1)
-    buffers = [staging(flat_x, BLOCK, mem) for _ in range(4)]
-    work = mem.empty((2, min(BLOCK, x.size)), compute_dtype(x.dtype), WORKSPACE)
+    flat_x, flat_dy = x.reshape(-1), dy.reshape(-1)
+    buffers = [staging(flat_x, BLOCK, mem) for _ in range(2)]
+    work = mem.empty((3, min(BLOCK, x.size)), compute_dtype(x.dtype), WORKSPACE)
     for span in spans(flat_x.size, BLOCK):
         block, upstream = read(flat_x[span], buffers[0], mem), read(flat_dy[span], buffers[1], mem)
-        out, y_out = target(flat_dx[span], buffers[2]), target(flat_y[span], buffers[3])
-        s, rest = work[:, : block.size]
-        _half_one_plus_tanh(block, s)
-        np.multiply(s, block, out=y_out)
-        np.multiply(block, block, out=out)
-        out *= 6 * CUBIC * SCALE
-        out += 2 * SCALE  # 2 du/dx
-        out *= y_out  # 2 du/dx * x * s
+        s, slope, rest = work[:, : block.size]
+        _half_one_plus_tanh(block, s, slope)
+        slope *= 6
+        slope -= 4 * SCALE  # 2 du/dx
+        block *= s  # y = x * s
+        slope *= block
         np.subtract(1, s, out=rest)
-        out *= rest  # 2 du/dx * x * s * (1 - s)
-        out += s
-        out *= upstream
-        commit(y_out, flat_y[span], mem)
-        commit(out, flat_dx[span], mem)
-    return dx, y
+        slope *= rest
+        slope += s  # s + x s (1 - s) * 2 du/dx
+        upstream *= slope
+        commit(block, flat_x[span], mem)
+        commit(upstream, flat_dy[span], mem)
+    return dy, x
 
 
-def _half_one_plus_tanh(x: Array, out: Array) -> None:
-    """out = (1 + tanh(u)) / 2, u = SCALE * (x + CUBIC * x^3)."""
-    np.multiply(x, x, out=out)
-    out *= SCALE * CUBIC
-    out += SCALE
-    out *= x
+def _half_one_plus_tanh(x: Array, out: Array, q: Array) -> None:
+    """out = (1 + tanh(u)) / 2, u = x * q, and q = SCALE * (1 + CUBIC * x^2)."""
+    np.multiply(x, x, out=q)
+    q *= SCALE * CUBIC
+    q += SCALE
+    np.multiply(q, x, out=out)
     np.tanh(out, out=out)
     out *= 0.5
     out += 0.5

@@ -15,7 +15,7 @@ from mpizero.memory import ACTIVATION, WORKSPACE, Allocator
 from mpizero.nn.blocks import Array, commit, compute_dtype, read, spans, staging, target
 
 SCORES = 65536  # elements of the scores that exist at a time, 256 KiB of float32
-QUERIES = 128  # rows of queries that are handled together; keys after the last of them are skipped
+QUERIES = 64  # rows of queries that are handled together; keys after the last of them are skipped
 
 
 def attention(qkv: Array, heads: int, mem: Allocator) -> tuple[Array, Array]:

@@ -12,8 +12,13 @@ from mpizero.nn.linear import (
 )
 from mpizero.nn.loss import cross_entropy, cross_entropy_backward
 from mpizero.nn.matmul import matmul
-from mpizero.nn.normalization import layer_norm, layer_norm_again, layer_norm_backward
+from mpizero.nn.normalization import (
+           layer_norm,
+           layer_norm_again,
+           layer_norm_backward,
+           new_stats,
+)
 
 __all__ = ["attention", "attention_backward", "cross_entropy", "cross_entropy_backward", "embedding", "embedding_backward", "gelu",
            "gelu_backward", "layer_norm", "layer_norm_again", "layer_norm_backward", "linear", "linear_backward", "linear_backward_params",
-           "matmul", "relu", "relu_backward"]
+           "matmul", "new_stats", "relu", "relu_backward"]

@@ -14,25 +14,13 @@ from dataclasses import dataclass
 from mpizero.errors import ConfigError
 from mpizero.layout.spec import ParamSpec
 from mpizero.memory import ACTIVATION, Allocator
+from mpizero.nn import functional as fn
 from mpizero.nn import init
-from mpizero.nn.blocks import Array, Context, compute_itemsize
-from mpizero.nn.functional import (
-    attention,
-    attention_backward,
-    embedding,
-    embedding_backward,
-    gelu,
-    gelu_backward,
-    layer_norm,
-    layer_norm_again,
-    layer_norm_backward,
-    linear,
-    linear_backward,
-    linear_backward_params,
-    matmul,
-)
+from mpizero.nn.blocks import Array, Context, compute_itemsize, spans
 from mpizero.nn.gradients import Gradients
 from mpizero.nn.model import Model, Stage, make_model, require_positive, rows_in
+
+ROWS = 512  # rows of a block's forward that stay in cache from one operator to the next
 
 
 @dataclass(frozen=True)
@@ -63,10 +51,10 @@ class EmbeddingStage(Stage):
         self.name, self.params, self.width = "embedding", ("wte.weight", "wpe.weight"), config.d_model
 
     def forward(self, params: Mapping[str, Array], x: Array, mem: Allocator) -> tuple[Array, Context]:
-        return embedding(x, params["wte.weight"], params["wpe.weight"], mem), (x,)
+        return fn.embedding(x, params["wte.weight"], params["wpe.weight"], mem), (x,)
 
     def backward(self, params: Mapping[str, Array], context: Context, dy: Array, grads: Gradients, mem: Allocator) -> None:
-        embedding_backward(context[0], dy, grads, mem)
+        fn.embedding_backward(context[0], dy, grads, mem)
 
     def saved_bytes(self, batch_shape: tuple[int, ...], itemsize: int) -> int:
         return rows_in(batch_shape) * self.width * itemsize
@@ -88,52 +76,51 @@ class BlockStage(Stage):
         return {name.removeprefix(self.name + "."): params[name] for name in self.params}
 
     def forward(self, params: Mapping[str, Array], x: Array, mem: Allocator) -> tuple[Array, Context]:
+        """All but the attention goes row by row, ROWS at a time: what is not saved never leaves the cache."""
         p, shape = self._own(params), x.shape
-        x = x.reshape(-1, self.width)  # (n,C)
-        h, stats_1 = layer_norm(x, p["ln_1.weight"], p["ln_1.bias"], mem)  # (n,C), (2,n)
-        qkv = linear(h, p["attn.c_attn.weight"], p["attn.c_attn.bias"], mem)  # (n,3C)
-        a, lse = attention(qkv.reshape(*shape[:2], 3 * self.width), self.heads, mem)  # (B,T,C), (B,H,T)
-        a = a.reshape(x.shape)
-        del h
-        x_2 = linear(a, p["attn.c_proj.weight"], p["attn.c_proj.bias"], mem, residual=x)  # (n,C)
-        h, stats_2 = layer_norm(x_2, p["ln_2.weight"], p["ln_2.bias"], mem)  # (n,C), (2,n)
-        u = linear(h, p["mlp.c_fc.weight"], p["mlp.c_fc.bias"], mem)  # (n,4C)
-        del h
-        y = linear(gelu(u, mem), p["mlp.c_proj.weight"], p["mlp.c_proj.bias"], mem, residual=x_2)  # (n,C)
+        n, c = rows_in(shape[:2]), self.width
+        x = x.reshape(n, c)
+        stats_1, stats_2 = fn.new_stats(n, x.dtype, mem), fn.new_stats(n, x.dtype, mem)  # (2,n)
+        qkv, x_2, u, y = (mem.empty((n, width), x.dtype, ACTIVATION) for width in (3 * c, c, 4 * c, c))
+        for rows in spans(n, ROWS):
+            h = fn.layer_norm(x[rows], p["ln_1.weight"], p["ln_1.bias"], stats_1[:, rows], mem)  # (r,C)
+            fn.linear(h, p["attn.c_attn.weight"], p["attn.c_attn.bias"], mem, out=qkv[rows])  # (r,3C)
+        a, lse = fn.attention(qkv.reshape(*shape[:2], 3 * c), self.heads, mem)  # (B,T,C), (B,H,T)
+        a = a.reshape(n, c)
+        for rows in spans(n, ROWS):
+            fn.linear(a[rows], p["attn.c_proj.weight"], p["attn.c_proj.bias"], mem, residual=x[rows], out=x_2[rows])  # (r,C)
+            h = fn.layer_norm(x_2[rows], p["ln_2.weight"], p["ln_2.bias"], stats_2[:, rows], mem)  # (r,C)
+            fn.linear(h, p["mlp.c_fc.weight"], p["mlp.c_fc.bias"], mem, out=u[rows])  # (r,4C)
+            fn.linear(fn.gelu(u[rows], mem), p["mlp.c_proj.weight"], p["mlp.c_proj.bias"], mem, residual=x_2[rows], out=y[rows])  # (r,C)
         return y.reshape(shape), (x, stats_1, qkv, a, lse, x_2, stats_2, u)
 
     def backward(self, params: Mapping[str, Array], context: Context, dy: Array, grads: Gradients, mem: Allocator) -> Array:
-        p, shape = self._own(params), dy.shape
         x, stats_1, qkv, a, lse, x_2, stats_2, u = context
         del context
-        dy = self._backward_mlp(params, x_2, stats_2, u, dy.reshape(x.shape), grads, mem)  # d x_2 (n,C)
-        del x_2, stats_2, u
-        name = self.name + ".attn.c_proj"
-        da = linear_backward(a, dy, params, name, grads, mem)  # x_2 = linear(a, c_proj) + x
-        dqkv = attention_backward(qkv.reshape(*shape[:2], 3 * self.width), a.reshape(shape), lse, da.reshape(shape), self.heads, mem)
+        shape, dy = dy.shape, dy.reshape(x.shape)  # (B,T,C), (n,C)
+        dg = mem.empty(u.shape, u.dtype, ACTIVATION)
+        fn.matmul(dy, params[self.name + ".mlp.c_proj.weight"].T, dg, mem)  # y = linear(gelu(u), c_proj) + x_2
+        du, g = fn.gelu_backward(u, dg, mem)  # g = gelu(u) (n,4C)
+        del u, dg
+        fn.linear_backward_params(g, dy, self.name + ".mlp.c_proj", grads, mem)
+        del g
+        dx_2 = self._norm_backward(params, "ln_2", "mlp.c_fc", x_2, stats_2, du, dy, grads, mem)  # u = linear(layer_norm(x_2), c_fc)
+        del x_2, stats_2, du, dy
+        da = fn.linear_backward(a, dx_2, params, self.name + ".attn.c_proj", grads, mem)  # x_2 = linear(a, c_proj) + x
+        dqkv = fn.attention_backward(qkv.reshape(*shape[:2], 3 * self.width), a.reshape(shape), lse, da.reshape(shape), self.heads, mem)
         dqkv = dqkv.reshape(qkv.shape)  # a, lse = attention(qkv)
         del qkv, a, lse, da
-        h = layer_norm_again(x, stats_1, p["ln_1.weight"], p["ln_1.bias"], mem)
-        dh = linear_backward(h, dqkv, params, self.name + ".attn.c_attn", grads, mem)  # qkv = linear(h, c_attn)
-        del h, dqkv
-        names = (self.name + ".ln_1.weight", self.name + ".ln_1.bias")
-        return layer_norm_backward(x, stats_1, dh, p["ln_1.weight"], names, grads, mem, residual=dy).reshape(shape)  # h = layer_norm(x)
+        dx = self._norm_backward(params, "ln_1", "attn.c_attn", x, stats_1, dqkv, dx_2, grads, mem)  # qkv = linear(layer_norm(x), c_attn)
+        return dx.reshape(shape)
 
-    def _backward_mlp(self, params: Mapping[str, Array], x_2: Array, stats_2: Array, u: Array, dy: Array, grads: Gradients,
-                      mem: Allocator) -> Array:
-        """dy -> d x_2 through y = x_2 + linear(gelu(u), c_proj), u = linear(layer_norm(x_2), c_fc). x_2, dy (n,C), u (n,4C)."""
-        p = self._own(params)
-        dg = mem.empty(u.shape, u.dtype, ACTIVATION)
-        matmul(dy, p["mlp.c_proj.weight"].T, dg, mem)  # y = linear(gelu(u), c_proj) + x_2
-        du, g = gelu_backward(u, dg, mem)  # g = gelu(u)
-        del u, dg
-        linear_backward_params(g, dy, self.name + ".mlp.c_proj", grads, mem)
-        del g
-        h = layer_norm_again(x_2, stats_2, p["ln_2.weight"], p["ln_2.bias"], mem)
-        dh = linear_backward(h, du, params, self.name + ".mlp.c_fc", grads, mem)  # u = linear(h, c_fc)
-        del h, du
-        names = (self.name + ".ln_2.weight", self.name + ".ln_2.bias")
-        return layer_norm_backward(x_2, stats_2, dh, p["ln_2.weight"], names, grads, mem, residual=dy)  # h = layer_norm(x_2)
+    def _norm_backward(self, params: Mapping[str, Array], norm: str, after: str, x: Array, stats: Array, dy: Array, residual: Array,
+                       grads: Gradients, mem: Allocator) -> Array:
+        """Inverts y = linear(layer_norm(x), after). x, residual (n,C), dy (n,M) -> dx + residual (n,C)."""
+        weight, bias = f"{self.name}.{norm}.weight", f"{self.name}.{norm}.bias"
+        h = fn.layer_norm_again(x, stats, params[weight], params[bias], mem)  # (n,C)
+        dh = fn.linear_backward(h, dy, params, f"{self.name}.{after}", grads, mem)  # y = linear(h, after)
+        del h
+        return fn.layer_norm_backward(x, stats, dh, params[weight], (weight, bias), grads, mem, residual)  # h = layer_norm(x)
 
     def saved_bytes(self, batch_shape: tuple[int, ...], itemsize: int) -> int:
         per_token = 10 * self.width * itemsize + (self.heads + 4) * compute_itemsize(itemsize)
@@ -151,22 +138,23 @@ class HeadStage(Stage):
     def forward(self, params: Mapping[str, Array], x: Array, mem: Allocator) -> tuple[Array, Context]:
         shape = x.shape
         x = x.reshape(rows_in(shape[:2]), shape[2])  # (n,C)
-        h, stats = layer_norm(x, params["ln_f.weight"], params["ln_f.bias"], mem)  # (n,C), (2,n)
+        stats = fn.new_stats(len(x), x.dtype, mem)  # (2,n)
+        h = fn.layer_norm(x, params["ln_f.weight"], params["ln_f.bias"], stats, mem)  # (n,C)
         logits = mem.empty((*shape[:2], self.vocab), x.dtype, ACTIVATION)
-        matmul(h, params[self.output].T, logits.reshape(len(x), self.vocab), mem)  # (n,C) @ (C,V) -> (n,V)
+        fn.matmul(h, params[self.output].T, logits.reshape(len(x), self.vocab), mem)  # (n,C) @ (C,V) -> (n,V)
         return logits, (x, stats)
 
     def backward(self, params: Mapping[str, Array], context: Context, dy: Array, grads: Gradients, mem: Allocator) -> Array:
         x, stats = context
         del context
         shape, dy = dy.shape, dy.reshape(len(x), self.vocab)  # dlogits (n,V)
-        h = layer_norm_again(x, stats, params["ln_f.weight"], params["ln_f.bias"], mem)
+        h = fn.layer_norm_again(x, stats, params["ln_f.weight"], params["ln_f.bias"], mem)
         grads.add_matmul(self.output, dy.T, h, mem)  # logits = h @ output.T: doutput (V,C) = dlogits.T (V,n) @ h (n,C)
         del h
         dh = mem.empty(x.shape, x.dtype, ACTIVATION)
-        matmul(dy, params[self.output], dh, mem)  # dh (n,C) = dlogits (n,V) @ output (V,C)
+        fn.matmul(dy, params[self.output], dh, mem)  # dh (n,C) = dlogits (n,V) @ output (V,C)
         del dy
-        dx = layer_norm_backward(x, stats, dh, params["ln_f.weight"], ("ln_f.weight", "ln_f.bias"), grads, mem)  # h = layer_norm(x)
+        dx = fn.layer_norm_backward(x, stats, dh, params["ln_f.weight"], ("ln_f.weight", "ln_f.bias"), grads, mem)  # h = layer_norm(x)
         return dx.reshape(*shape[:2], x.shape[1])
 
     def saved_bytes(self, batch_shape: tuple[int, ...], itemsize: int) -> int:

@@ -21,12 +21,12 @@ from mpizero.nn.blocks import (
     vector,
 )
 from mpizero.nn.gradients import Gradients
-from mpizero.nn.matmul import matmul, read_tile, tile_buffer, tiles
+from mpizero.nn.matmul import TILE, matmul, read_tile, tile_buffer, tiles
 
 
-def linear(x: Array, weight: Array, bias: Array, mem: Allocator, residual: Array | None = None) -> Array:
-    """y = x @ weight + bias (+ residual). x (n,K), weight (K,M), bias (M,), residual (n,M) -> y (n,M)."""
-    y = mem.empty((len(x), weight.shape[1]), x.dtype, ACTIVATION)
+def linear(x: Array, weight: Array, bias: Array, mem: Allocator, residual: Array | None = None, out: Array | None = None) -> Array:
+    """y = x @ weight + bias (+ residual). x (n,K), weight (K,M), bias (M,), residual (n,M) -> y (n,M), in `out` if given."""
+    y = mem.empty((len(x), weight.shape[1]), x.dtype, ACTIVATION) if out is None else out
     b = vector(bias)
     if compute_dtype(x.dtype) == x.dtype:
         np.matmul(x, weight, out=y)  # x (n,K) @ weight (K,M) -> y (n,M)
@@ -64,12 +64,12 @@ def linear_backward_params(x: Array, dy: Array, name: str, grads: Gradients, mem
 
 def column_sums(x: Array, mem: Allocator) -> Array:
     """Sum over rows, in the compute dtype. x (n,M) -> (M,). Tiny: a row of the operator."""
-    rows = row_step(x.shape[1])
-    buffer = staging(x, rows, mem)
-    total = np.zeros(x.shape[1], compute_dtype(x.dtype))
-    for span in spans(len(x), rows):
-        block = read(x[span], buffer, mem)
-        total += np.ones(len(block), block.dtype) @ block  # BLAS adds faster than np.sum
+    buffer = staging(x, TILE, mem)
+    ones = np.ones(min(TILE, len(x)), compute_dtype(x.dtype))  # tiny: a column
+    total = np.zeros(x.shape[1], ones.dtype)
+    for rows in spans(len(x), TILE):
+        block = read(x[rows], buffer, mem)
+        total += ones[: len(block)] @ block  # BLAS adds faster than np.sum
     return total
 
 

@@ -24,26 +24,29 @@ from mpizero.nn.gradients import Gradients
 EPSILON = 1e-5  # GPT-2's
 
 
-def layer_norm(x: Array, weight: Array, bias: Array, mem: Allocator) -> tuple[Array, Array]:
-    """y = (x - mean) / sqrt(variance + EPSILON) * weight + bias. x (n,C), weight, bias (C,) -> y (n,C), stats (2,n)."""
-    stats = mem.empty((2, len(x)), compute_dtype(x.dtype), ACTIVATION)
-    rows = row_step(x.shape[1])
+def new_stats(rows: int, dtype: np.dtype, mem: Allocator) -> Array:
+    """Room for the statistics of `rows` rows stored as `dtype`: (2,n)."""
+    return mem.empty((2, rows), compute_dtype(dtype), ACTIVATION)
+
+
+def layer_norm(x: Array, weight: Array, bias: Array, stats: Array, mem: Allocator) -> Array:
+    """y = (x - mean) / sqrt(variance + EPSILON) * weight + bias. x (n,C), weight, bias (C,) -> y (n,C). Fills stats (2,n)."""
+    rows, width = row_step(x.shape[1]), x.shape[1]
     buffer = staging(x, rows, mem)
-    average = np.full(x.shape[1], 1 / x.shape[1], stats.dtype)
-    centred = mem.empty((min(rows, len(x)), x.shape[1]), stats.dtype, WORKSPACE)
+    scratch = mem.empty((min(rows, len(x)), width), stats.dtype, WORKSPACE)
+    average = np.full(width, 1 / width, stats.dtype)
     for span in spans(len(x), rows):
-        block = read(x[span], buffer, mem)
-        deviation = centred[: len(block)]
-        mean, rstd = stats[0, span], stats[1, span]
-        np.matmul(block, average, out=mean)  # mean (n,)
-        np.subtract(block, mean[:, None], out=deviation)  # x - mean (n,C)
+        block, mean, rstd = read(x[span], buffer, mem), stats[0, span], stats[1, span]
+        deviation = scratch[: len(block)]
+        np.matmul(block, average, out=mean)
+        np.subtract(block, mean[:, None], out=deviation)
         np.einsum("ij,ij->i", deviation, deviation, out=rstd)
-        rstd /= x.shape[1]
+        rstd /= width
         rstd += EPSILON
         np.sqrt(rstd, out=rstd)
         np.reciprocal(rstd, out=rstd)
-    del centred, buffer
-    return layer_norm_again(x, stats, weight, bias, mem), stats
+    del scratch, buffer
+    return layer_norm_again(x, stats, weight, bias, mem)
 
 
 def layer_norm_again(x: Array, stats: Array, weight: Array, bias: Array, mem: Allocator) -> Array:
