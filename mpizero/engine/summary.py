@@ -11,6 +11,7 @@ from mpizero.engine.replicas import compare_replicas
 from mpizero.engine.trainer import Progress, evaluate_loss
 from mpizero.memory import MODEL_STATE
 from mpizero.planner import formula_after_backward, plan_memory, plan_traffic, sent_by_op
+from mpizero.schedule import Action
 
 
 def summarise(job: Job, progress: Progress) -> dict[str, Any]:
@@ -50,7 +51,7 @@ def summarise(job: Job, progress: Progress) -> dict[str, Any]:
 
 def _memory(job: Job, progress: Progress) -> dict[str, Any]:
     """Bytes of this rank: model states unless the key says otherwise."""
-    plan, ledger = plan_memory(job.lists.step(), job.geometry), job.ledger
+    plan, ledger = plan_memory(_ran(job, progress), job.geometry), job.ledger
     after = job.executor.after_backward
     kinds = {name: {"at_rest": progress.at_rest.get(name, 0), "after_backward": after.get(name, 0), "peak": ledger.peak[name]} for name in ledger.live}
     return {
@@ -68,13 +69,18 @@ def _memory(job: Job, progress: Progress) -> dict[str, Any]:
     }
 
 
+def _ran(job: Job, progress: Progress) -> list[Action]:
+    """The fullest list of actions that the run has run: without the update if every step was skipped."""
+    return job.lists.step(skipped=not progress.updates) if progress.records else []
+
+
 def _model_state(live: dict[str, int]) -> int:
     return sum(live.get(kind, 0) for kind in MODEL_STATE)
 
 
 def _traffic(job: Job, progress: Progress) -> dict[str, Any]:
     """Bytes that this rank sent in the last step that updated."""
-    sends = plan_traffic(job.lists.step(), job.geometry)
+    sends = plan_traffic(_ran(job, progress), job.geometry)
     planned = sent_by_op(sends)
     return {
         "sent_bytes_per_step": sum(progress.sent.get(op, 0) for op in planned),

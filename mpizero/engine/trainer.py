@@ -42,7 +42,7 @@ class Progress:
     updates: int = 0  # optimizer steps taken; skipped ones do not count, nor move the learning rate
     skipped: int = 0
     records: list[StepRecord] = field(default_factory=list)
-    sent: dict[str, int] = field(default_factory=dict)  # of the last step with an update, by op
+    sent: dict[str, int] = field(default_factory=dict)  # of the last step with an update (of the last one if all were skipped), by op
     messages: int = 0
     off_plan: int = 0  # steps whose traffic was not the planned one
     planned: dict[bool, int] = field(default_factory=dict)  # bytes sent by a step, by whether it is skipped
@@ -96,7 +96,7 @@ def _account(job: Job, progress: Progress, skipped: bool) -> int:
     counted = {op: total for op, total in totals.items() if op not in AGREEMENT_OPS}
     sent = sum(total.bytes_sent for total in counted.values())
     progress.off_plan += sent != progress.planned[skipped]
-    if not skipped:
+    if not skipped or not progress.updates:
         progress.sent = {op: total.bytes_sent for op, total in totals.items()}
         progress.messages = sum(total.messages for total in counted.values())
     return sent

@@ -1,0 +1,124 @@
+"""`python -m mpizero.train` as a user meets it: what it prints and writes, and what it says to mistakes."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+TRAIN = ("-m", "mpizero.train")
+QUICK = ("--steps", "3")
+
+
+def sentence(finished) -> str:
+    """The one line a user's mistake gets: exit status 2, no traceback, said once."""
+    assert finished.status == 2, finished.output
+    assert "Traceback" not in finished.output and finished.output.count("mpizero: error:") == 1, finished.output
+    return finished.output.split("mpizero: error:")[1]
+
+
+def test_summary_and_log(launch, tmp_path):
+    end = launch(4, *TRAIN, "--stage", "3", *QUICK, "--json", tmp_path / "summary.json", "--log", tmp_path / "log", "--check-replicas", "2")
+    assert end.status == 0, end.output
+    summary = json.loads((tmp_path / "summary.json").read_text())
+    assert (summary["world_size"], summary["stage"], summary["model"], summary["psi"], summary["padded_psi"]) == (4, "3", "mlp", 32_656, 32_656)
+    assert len(summary["losses"]) == 3 and summary["replicas_equal"] is True and len(summary["weights_sha256"]) == 64
+    assert np.isfinite(summary["eval_loss"])
+    for rank in summary["memory"]:
+        assert rank["after_backward"] == rank["planned_after_backward"] == 130_624
+        assert rank["peak"] == rank["planned_peak"] == 161_632
+        assert rank["at_rest"] == rank["planned_at_rest"] and rank["activation_peak"] > 0 and rank["by_kind"]["param"]["at_rest"] == 16_328
+    for rank in summary["traffic"]:
+        assert rank["sent_bytes_per_step"] == rank["planned_sent_bytes_per_step"] == 146_952
+        assert rank["messages_per_step"] == 45 and rank["by_op"]["all_gather"] == 97_968 and "agree" in rank["by_op"]
+    assert json.loads((tmp_path / "log" / "summary.json").read_text()) == summary
+    lines = [json.loads(line) for line in (tmp_path / "log" / "steps.jsonl").read_text().splitlines()]
+    assert [line["loss"] for line in lines] == summary["losses"] and [line["step"] for line in lines] == [0, 1, 2]
+    assert "psi = 32,656" in end.stdout and "4 ranks" in end.stdout
+    steps = [line for line in end.stdout.splitlines() if line.startswith("step=")]
+    assert len(steps) == 3 and all("loss=" in line and "sent_bytes=146952" in line and "skipped=0" in line for line in steps)
+    assert "NO" not in end.stdout.split("model states, bytes")[1]
+
+
+def test_every_number_of_ranks_and_none(launch, tmp_path):
+    digests = set()
+    for n in (None, 1, 3):
+        end = launch(n, *TRAIN, *QUICK, "--stage", "1", "--json", tmp_path / "s.json", env={"OMP_NUM_THREADS": "1"})
+        assert end.status == 0, end.output
+        summary = json.loads((tmp_path / "s.json").read_text())
+        assert (summary["world_size"], summary["padded_psi"]) == ((3, 32_658) if n == 3 else (1, 32_656))
+        digests.add(summary["weights_sha256"])
+    assert len(digests) == 2  # without mpirun as with one rank
+
+
+def test_gpt_on_the_users_text(launch, tmp_path):
+    (tmp_path / "text").mkdir()
+    (tmp_path / "text" / "a.txt").write_text("the quick brown fox jumps over the lazy dog. " * 400)
+    end = launch(2, *TRAIN, "--model", "gpt", "--layers", "1", "--d-model", "16", "--heads", "2", "--context", "8", "--data", tmp_path / "text",
+                 "--stage", "3", "--steps", "2", "--batch-size", "2", "--dtype", "float32", "--json", tmp_path / "s.json")
+    assert end.status == 0 and "tokens_per_s=" in end.stdout, end.output
+    summary = json.loads((tmp_path / "s.json").read_text())
+    assert abs(summary["losses"][0] - np.log(256)) < 0.2
+    assert summary["traffic"][0]["sent_bytes_per_step"] == summary["traffic"][1]["planned_sent_bytes_per_step"]
+
+
+def test_config_file(launch, tmp_path):
+    path = tmp_path / "run.toml"
+    path.write_text('stage = "3"\nsteps = 7\nbatch-size = 2\nno-sync = true\naccumulation = 2\nlr = 1e-3\n')
+    end = launch(None, *TRAIN, "--config", path, "--steps", "2", "--json", tmp_path / "s.json")
+    assert end.status == 0, end.output
+    summary = json.loads((tmp_path / "s.json").read_text())
+    assert (summary["stage"], len(summary["losses"]), summary["no_sync"], summary["accumulation"]) == ("3", 2, True, 2)  # flags win
+
+
+@pytest.mark.parametrize("text, words", [
+    ("stpes = 3", "unknown key 'stpes': did you mean 'steps'?"),
+    ("no-sync = 1", "no-sync = 1 must be true or false"),
+    ("steps = [1]", "must be a number or a string"),
+    ("steps = ", "is not TOML"),
+    ('steps = "many"', "--steps"),
+])
+def test_bad_config_file(launch, tmp_path, text, words):
+    (tmp_path / "run.toml").write_text(text)
+    assert words in sentence(launch(None, *TRAIN, "--config", tmp_path / "run.toml"))
+
+
+@pytest.mark.parametrize("flags, words", [
+    (("--stage", "4"), "--stage"),
+    (("--stpes", "4"), "--stpes"),
+    (("--steps", "-1"), "--steps -1 is impossible: it must be at least 0"),
+    (("--batch-size", "0"), "--batch-size 0"),
+    (("--lr", "nan"), "--lr nan"),
+    (("--clip", "0"), "--clip 0.0"),
+    (("--warmup", "60"), "--warmup 60 is longer than --steps 50"),
+    (("--heads", "4"), "--heads is a size of --model gpt"),
+    (("--stage", "0", "--shard-size", "2"), "--stage 0 shards nothing"),
+    (("--device-memory", "64 gigs"), "'64 gigs' is not a size"),
+    (("--device-memory", "0B"), "above zero"),
+    (("--data", "no/such/file.npz"), "no/such/file.npz"),
+    (("--model", "gpt", "--data", "no/such/folder"), "no/such/folder"),
+    (("--config", "no/such/file.toml"), "cannot be read"),
+    (("--json", "no/such/folder/s.json"), "cannot be written"),
+])
+def test_mistakes_get_a_sentence(launch, flags, words):
+    assert words in sentence(launch(None, *TRAIN, *flags))
+
+
+def test_mistakes_that_need_ranks_are_said_once(launch, tmp_path):
+    assert "3" in sentence(launch(4, *TRAIN, "--shard-size", "3"))
+    assert "out of device memory" in sentence(launch(4, *TRAIN, "--device-memory", "100KiB"))
+    assert "--stage" in sentence(launch(4, *TRAIN, "--stage", "5"))
+    (tmp_path / "empty.txt").write_text("")
+    assert "empty" in sentence(launch(2, *TRAIN, "--model", "gpt", "--data", tmp_path / "empty.txt"))
+    (tmp_path / "short.txt").write_text("short")
+    assert "context" in sentence(launch(2, *TRAIN, "--model", "gpt", "--data", tmp_path / "short.txt"))
+    x = np.zeros((40, 32), np.float32)
+    x[7, 3] = np.nan
+    np.savez(tmp_path / "nan.npz", x=x, y=np.zeros(40, np.int64))
+    assert "row 7" in sentence(launch(2, *TRAIN, "--data", tmp_path / "nan.npz"))
+
+
+def test_help_is_printed_once_with_an_example(launch):
+    end = launch(2, *TRAIN, "--help")
+    assert end.status == 0 and end.stdout.count("examples:") == 1 and "mpirun -n 4 python -m mpizero.train" in end.stdout

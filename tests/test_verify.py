@@ -1,0 +1,80 @@
+"""The proof holds; and it says so only because it can also fail."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from mpizero import verify
+from mpizero.engine.job import Lists
+from mpizero.engine.unit import Unit
+
+VERIFY = ("-m", "mpizero.verify")
+
+
+def test_the_whole_proof(launch, tmp_path):
+    end = launch(4, *VERIFY, "--json", tmp_path / "proof.json", timeout=240)
+    assert end.status == 0, end.output
+    proof = json.loads((tmp_path / "proof.json").read_text())
+    rows = proof["rows"]
+    assert proof["holds"] and "every claim holds" in end.stdout
+    assert {(row["ranks"], row["stage"]) for row in rows if row["row"] == "stage"} == {(n, s) for n in (1, 2, 3, 4) for s in ("0", "1", "1-allreduce", "2", "3")}
+    hybrid = next(row for row in rows if row["row"] == "hybrid" and (row["ranks"], row["stage"], row["shard_size"]) == (4, "3", 2))
+    assert (hybrid["sent"], hybrid["after_backward"]) == (130_624, 8 * 32_656)
+    fault = rows[-1]
+    assert fault["row"] == "fault" and fault["loss"] > 1.5 * fault["right_loss"] and fault["largest_difference"] > 0.05 and fault["checksums_detect_it"]
+
+
+def test_the_proof_for_a_gpt(launch):
+    end = launch(3, *VERIFY, "--model", "gpt", timeout=240)
+    assert end.status == 0 and "every claim holds" in end.stdout, end.output
+
+
+@pytest.fixture
+def quick(world):
+    return replace(verify.MODELS["mlp"], steps=3, hidden=8), world
+
+
+def broken(proof, *keys):
+    """The named claims are false in some row, on rank 0, whose verdict counts."""
+    return not proof["holds"] and all(any(row.get(key) is False for row in proof["rows"]) for key in keys)
+
+
+def test_a_stage_that_forgets_to_reduce_does_not_pass(quick, monkeypatch, world):
+    reduce = Unit.reduce_scatter_grad
+
+    def forgetful(unit):
+        if unit.layout.name == "layers.2":
+            monkeypatch.setattr("mpizero.engine.unit.reduce_scatter", lambda group, flat, out, **more: out.fill(0))
+        reduce(unit)
+
+    monkeypatch.setattr(Unit, "reduce_scatter_grad", forgetful)
+    proof = verify.prove(*quick)
+    assert not proof["holds"]
+    if world.rank == 0:
+        assert broken(proof, "weights_equal_dp", "losses_equal_dp", "traffic_equals_plan")
+
+
+def test_a_buffer_that_is_not_freed_does_not_pass(quick, monkeypatch, world):
+    kept = []
+    reshard = Unit.reshard
+
+    def leaky(unit):
+        kept.append(unit.whole_param)
+        reshard(unit)
+
+    monkeypatch.setattr(Unit, "reshard", leaky)
+    proof = verify.prove(*quick)
+    assert not proof["holds"]
+    if world.rank == 0:
+        assert broken(proof, "bytes_equal_plan") and not any(row.get("weights_equal_dp") is False for row in proof["rows"])
+
+
+def test_a_fault_that_is_not_injected_is_not_found(quick, monkeypatch, world):
+    monkeypatch.setattr(verify, "replace", lambda thing, **changes: thing if isinstance(changes.get("lists"), Lists) else replace(thing, **changes))
+    proof = verify.prove(*quick)
+    assert not proof["holds"]
+    if world.rank == 0:
+        assert broken(proof, "checksums_detect_it")
