@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from mpizero.dist import collectives, reference
-from mpizero.dist.group import Array, Group
+from mpizero.dist.group import Group
 
 Call = Callable[[], None]
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import time
+from functools import cache
 
 import numpy as np
 
 from mpizero.dist import ring
-from mpizero.dist.group import Array, Group
+from mpizero.dist.group import Group
+from mpizero.dist.lane import Array, Lane
 from mpizero.dist.ring import chunk
 from mpizero.dist.traffic import Record
 from mpizero.dist.wait import gave_up, wait
@@ -24,22 +26,22 @@ def reduce_scatter(group: Group, flat: Array, out: Array, *, accumulate: bool = 
     own = chunk(flat.size, group.rank, group.size)
     if out.size != own.stop - own.start or out.dtype != flat.dtype:
         raise ValueError(f"out has {out.size} elements of {out.dtype}, this rank's chunk has {own.stop - own.start} of {flat.dtype}")
-    lane = group.lane("reduce_scatter", flat.size, flat.dtype.name, unit, phase)
-    _drive(lane, ring.reduce_scatter(lane, flat, out, accumulate), "reduce_scatter", unit, phase, flat)
+    lane = Lane(group, "reduce_scatter", unit, phase, _name(flat.dtype), flat.size)
+    _drive(lane, ring.reduce_scatter(lane, flat, out, accumulate))
 
 
 def all_gather(group: Group, flat: Array, *, unit: str = "", phase: str = "", op: str = "all_gather") -> None:
     """Every rank's own chunk of flat (numel,) is sent to all; afterwards all hold all. Each rank sends (N-1)/N of flat's bytes."""
     _check(flat, "flat")
-    lane = group.lane(op, flat.size, flat.dtype.name, unit, phase)
-    _drive(lane, ring.all_gather(lane, flat), op, unit, phase, flat)
+    lane = Lane(group, op, unit, phase, _name(flat.dtype), flat.size)
+    _drive(lane, ring.all_gather(lane, flat))
 
 
 def all_reduce(group: Group, flat: Array, *, unit: str = "", phase: str = "") -> None:
     """flat (numel,) = sum over ranks, bit for bit that of `reduce_scatter` then `all_gather`. Each rank sends 2 (N-1)/N of its bytes."""
     _check(flat, "flat")
-    lane = group.lane("all_reduce", flat.size, flat.dtype.name, unit, phase)
-    _drive(lane, ring.all_reduce(lane, flat), "all_reduce", unit, phase, flat)
+    lane = Lane(group, "all_reduce", unit, phase, _name(flat.dtype), flat.size)
+    _drive(lane, ring.all_reduce(lane, flat))
 
 
 def broadcast(group: Group, flat: Array, root: int, *, unit: str = "", phase: str = "") -> None:
@@ -47,8 +49,8 @@ def broadcast(group: Group, flat: Array, root: int, *, unit: str = "", phase: st
     _check(flat, "flat")
     if not 0 <= root < group.size:
         raise ValueError(f"root {root} is not a rank of {group}")
-    lane = group.lane("broadcast", flat.size, flat.dtype.name, unit, phase)
-    _drive(lane, ring.broadcast(lane, flat, root), "broadcast", unit, phase, flat)
+    lane = Lane(group, "broadcast", unit, phase, _name(flat.dtype), flat.size)
+    _drive(lane, ring.broadcast(lane, flat, root))
 
 
 def all_gather_values(group: Group, values: Array, *, op: str = "agree", unit: str = "", phase: str = "") -> Array:
@@ -62,24 +64,28 @@ def all_gather_values(group: Group, values: Array, *, op: str = "agree", unit: s
 
 def meet(group: Group) -> None:
     """What `Group.barrier` does."""
-    lane = group.lane("barrier")
+    lane = Lane(group, "barrier")
     for pending in ring.barrier(lane):
         if not wait(pending.done):
-            raise gave_up(lane.what, pending.peers())
+            raise gave_up(str(lane), pending.peers())
 
 
-def _drive(lane: Group, steps: ring.Steps, op: str, unit: str, phase: str, flat: Array) -> None:
-    """Run a ring to its end, waiting at each step, and write the record."""
+def _drive(lane: Lane, steps: ring.Steps) -> None:
+    """Run a ring to its end, waiting at each step, and write its record."""
     begin = time.perf_counter()
     sent = received = messages = 0
     for pending in steps:
         if not wait(pending.done):
-            raise gave_up(lane.what, pending.peers())
+            raise gave_up(str(lane), pending.peers())
         sent += pending.bytes_sent
         received += pending.bytes_received
         messages += pending.messages
     seconds = time.perf_counter() - begin
-    lane.log.append(Record(op, unit, phase, lane.name, flat.dtype.name, flat.size, sent, received, messages, seconds))
+    lane.group.log.append(
+        Record(lane.op, lane.unit, lane.phase, lane.group.name, lane.dtype, lane.numel, sent, received, messages, seconds))
+
+
+_name = cache(lambda dtype: dtype.name)  # NumPy makes the name anew each time, in a microsecond
 
 
 def _check(array: Array, name: str) -> None:

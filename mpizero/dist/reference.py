@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from mpizero.dist.group import Array, Group
+from mpizero.dist.group import Group
+from mpizero.dist.lane import Array
 
 
 def mpi_reduce_scatter(group: Group, flat: Array, out: Array) -> None:

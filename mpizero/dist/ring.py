@@ -8,10 +8,11 @@ travels c+1, c+2, ... c, and each rank on its way adds its own values; in an all
 N-1 chunks: (N-1)/N * numel elements, the least possible. The order of additions for chunk c is ((x[c+1] + x[c+2]) + ...) + x[c]:
 it depends on the chunk and the group only. Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms", 2009.
 
-[Note: segments] A reduction cuts a large chunk once more, into segments that fit a cache: a received segment is added while it is still
-there, and sent on at once. Sends are never waited for until the end, so a rank may be a whole chunk ahead of its right neighbour. With more
-ranks than cores this slack is worth more than anything else: a rank that holds a core has work to do on it. Measured against carrying each
-segment all the way round before the next, which would keep partial sums in cache: 19 against 29 ms, 64 MiB, 4 ranks on 2 cores.
+[Note: segments] A large chunk is cut once more, into segments, each sent on as soon as it is complete here. A segment of a reduction fits
+a cache: it is added while it is still there. Sends are not waited for until the end, so a rank may be a whole chunk ahead of its right
+neighbour. With more ranks than cores this slack is worth more than anything else: a rank that holds a core has work to do on it.
+Measured against carrying each segment all the way round before the next, which would keep partial sums in cache: 19 against 29 ms for a
+reduce-scatter of 64 MiB on 4 ranks and 2 cores.
 """
 
 from __future__ import annotations
@@ -23,10 +24,11 @@ from typing import TypeVar
 
 import numpy as np
 
-from mpizero.dist.group import Array, Group, Pending
+from mpizero.dist.lane import Array, Lane, Pending
 from mpizero.memory import WORKSPACE
 
-SEGMENT_BYTES = 2**20  # of a chunk on its way through a reduction or a chain; about the size of a core's own cache
+SEGMENT_BYTES = 2**20  # of a chunk that is added or handed down a chain: about the size of a core's own cache
+GATHER_SEGMENT_BYTES = 2**22  # of a chunk that is only copied
 DEPTH = 2  # segments received ahead: one arrives while another is added
 
 Steps = Iterator[Pending]
@@ -39,68 +41,79 @@ def chunk(numel: int, index: int, size: int) -> slice:
     return slice(min(index * width, numel), min((index + 1) * width, numel))
 
 
-def reduce_scatter(group: Group, flat: Array, out: Array, accumulate: bool = False) -> Steps:
+def reduce_scatter(lane: Lane, flat: Array, out: Array, accumulate: bool = False) -> Steps:
     """out = sum over ranks of this rank's chunk of `flat`, or with `accumulate` out + sum. See [Note: ring], [Note: segments]."""
-    rank, size = group.rank, group.size
-    if size == 1:
-        _add(flat, None, out, accumulate)
-        return
+    rank, size = lane.rank, lane.size
     chunks = [segments(part) for part in _chunks(flat, size)]
-    results = segments(out)
-    sends = [group.send(part, (rank + 1) % size) for part in chunks[rank - 1]]
-    turns = ((step, k) for step in range(2, size + 1) for k in range(len(chunks[rank - step])))
-    for step, k, received, pending in ahead(_receive(group, turns, chunks), DEPTH):
+    if size == 1:
+        _keep(flat, out, accumulate)
+        return
+    sends = [lane.send(part, (rank + 1) % size) for part in chunks[rank - 1]]
+    own_chunk = list(zip(chunks[rank], segments(out), strict=True))
+    overwrite = not accumulate and not np.may_share_memory(flat, out)
+    for own, received, result, pending in ahead(_arrivals(lane, chunks, own_chunk, overwrite), DEPTH):
         yield pending
-        own = chunks[rank - step][k]
-        if step == size:
-            _add(own, received, results[k], accumulate)
-        else:
+        if result is None:  # a partial sum: on it goes
             np.add(received, own, out=own)
-            sends.append(group.send(own, (rank + 1) % size))
+            sends.append(lane.send(own, (rank + 1) % size))
+        elif accumulate:
+            np.add(received, own, out=received)
+            np.add(result, received, out=result)
+        else:
+            np.add(received, own, out=result)
     yield from sends
 
 
-def all_gather(group: Group, flat: Array) -> Steps:
-    """Every chunk of `flat` = that of the rank it belongs to. See [Note: ring]. Whole chunks: here segments only cost messages."""
-    rank, size = group.rank, group.size
-    chunks = _chunks(flat, size)
-    for step in range(size - 1):
-        yield group.exchange(chunks[rank - step], (rank + 1) % size, chunks[rank - step - 1], (rank - 1) % size)
+def all_gather(lane: Lane, flat: Array) -> Steps:
+    """Every chunk of `flat` = that of the rank it belongs to. See [Note: ring]."""
+    rank, size = lane.rank, lane.size
+    if size == 1:
+        return
+    chunks = [segments(part, GATHER_SEGMENT_BYTES) for part in _chunks(flat, size)]
+    incoming = [(step, part, lane.receive(part, (rank - 1) % size)) for step in range(1, size) for part in chunks[rank - step]]
+    sends = [lane.send(part, (rank + 1) % size) for part in chunks[rank]]
+    for step, part, pending in incoming:
+        yield pending
+        if step < size - 1:
+            sends.append(lane.send(part, (rank + 1) % size))
+    yield from sends
 
 
-def all_reduce(group: Group, flat: Array) -> Steps:
+def all_reduce(lane: Lane, flat: Array) -> Steps:
     """flat = sum over ranks: a reduce-scatter into each rank's own chunk, then an all-gather."""
-    if group.size > 1:
-        yield from reduce_scatter(group, flat, flat[chunk(flat.size, group.rank, group.size)])
-        yield from all_gather(group, flat)
+    if lane.size > 1:
+        yield from reduce_scatter(lane, flat, flat[chunk(flat.size, lane.rank, lane.size)])
+        yield from all_gather(lane, flat)
 
 
-def broadcast(group: Group, flat: Array, root: int) -> Steps:
+def broadcast(lane: Lane, flat: Array, root: int) -> Steps:
     """flat = root's, segment by segment along the chain root, root + 1, ..."""
-    rank, size = group.rank, group.size
+    rank, size = lane.rank, lane.size
+    if size == 1:
+        return
     parts = segments(flat)
     last = (rank + 1) % size == root
-    incoming = [group.receive(part, (rank - 1) % size) for part in parts] if rank != root else []
+    incoming = [lane.receive(part, (rank - 1) % size) for part in parts] if rank != root else []
     sends = []
     for k, part in enumerate(parts):
         if incoming:
             yield incoming[k]
         if not last:
-            sends.append(group.send(part, (rank + 1) % size))
+            sends.append(lane.send(part, (rank + 1) % size))
     yield from sends
 
 
-def barrier(group: Group) -> Steps:
+def barrier(lane: Lane) -> Steps:
     """Nobody goes on before all have come: empty messages to ranks at distance 1, 2, 4, ... Hensgen, Finkel and Manber, 1988."""
     distance, nothing = 1, np.empty(0, np.uint8)
-    while distance < group.size:
-        yield group.exchange(nothing, (group.rank + distance) % group.size, nothing, (group.rank - distance) % group.size)
+    while distance < lane.size:
+        yield lane.exchange(nothing, (lane.rank + distance) % lane.size, nothing, (lane.rank - distance) % lane.size)
         distance *= 2
 
 
-def segments(part: Array) -> list[Array]:
-    """`part` cut into pieces of SEGMENT_BYTES, the last one short; an empty array is one empty piece, so that it sends a message too."""
-    width = max(1, SEGMENT_BYTES // part.itemsize)
+def segments(part: Array, nbytes: int | None = None) -> list[Array]:
+    """`part` cut into pieces of `nbytes` (SEGMENT_BYTES), the last one short; an empty array is one empty piece: it sends a message too."""
+    width = max(1, (SEGMENT_BYTES if nbytes is None else nbytes) // part.itemsize)
     return [part[start:start + width] for start in range(0, max(1, part.size), width)]
 
 
@@ -113,30 +126,36 @@ def ahead(items: Iterable[T], depth: int) -> Iterator[T]:
         queue.extend(islice(source, 1))
 
 
-def _receive(group: Group, turns: Iterator[tuple[int, int]], chunks: list[list[Array]]) -> Iterator[tuple[int, int, Array, Pending]]:
-    """Begin to receive the segments of `turns` = (step, index) into workspace that is used in rotation."""
-    rank, size = group.rank, group.size
-    count = sum(len(chunks[rank - step]) for step in range(2, size + 1))
-    widest = max(len(parts[0]) for parts in chunks)
-    buffers = [group.mem.empty(widest, chunks[0][0].dtype, WORKSPACE) for _ in range(min(DEPTH, count))]
-    for number, (step, k) in enumerate(turns):
-        received = buffers[number % len(buffers)][:chunks[rank - step][k].size]
-        yield step, k, received, group.receive(received, (rank - 1) % size)
+def _arrivals(
+    lane: Lane, chunks: list[list[Array]], own_chunk: list[tuple[Array, Array]], overwrite: bool
+) -> Iterator[tuple[Array, Array, Array | None, Pending]]:
+    """Begin to receive, one after the other, what a reduce-scatter receives.
+
+    Yields (own values, where the others' sum arrives, the result they make or None, the pending receive). Sums arrive in workspace,
+    used in rotation; those for the result arrive in it if that may be overwritten, which spares a pass over memory.
+    """
+    rank, size = lane.rank, lane.size
+    partial = [(own, None) for step in range(2, size) for own in chunks[rank - step]]
+    through_workspace = partial if overwrite else [*partial, *own_chunk]
+    depth = min(DEPTH, len(through_workspace))
+    width = max((own.size for own, _ in through_workspace), default=0)
+    workspace = lane.mem.empty(depth * width, chunks[0][0].dtype, WORKSPACE)  # one array: an allocator has it at hand more often than two
+    for number, (own, result) in enumerate([*partial, *own_chunk]):
+        if result is not None and overwrite:
+            received = result
+        else:
+            start = number % depth * width
+            received = workspace[start:start + own.size]
+        yield own, received, result, lane.receive(received, (rank - 1) % size)
 
 
 def _chunks(flat: Array, size: int) -> list[Array]:
     return [flat[chunk(flat.size, index, size)] for index in range(size)]
 
 
-def _add(own: Array, received: Array | None, out: Array, accumulate: bool) -> None:
-    """out = received + own (+ out), rounded after each addition; `received` is lost."""
-    if received is None:
-        total = own
-    elif accumulate:
-        total = np.add(received, own, out=received)
-    else:
-        total = np.add(received, own, out=out)
+def _keep(flat: Array, out: Array, accumulate: bool) -> None:
+    """The reduce-scatter of a group of one."""
     if accumulate:
-        np.add(out, total, out=out)
-    elif received is None and not np.may_share_memory(out, own):
-        np.copyto(out, own)
+        np.add(out, flat, out=out)
+    elif not np.may_share_memory(flat, out):
+        np.copyto(out, flat)

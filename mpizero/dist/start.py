@@ -40,14 +40,14 @@ def _world() -> Group:
 def _load() -> Any:
     """The module mpi4py.MPI; importing it initialises MPI."""
     try:
-        import mpi4py
+        import mpi4py  # noqa: F401  tells a missing package from a missing library
     except ImportError:
         raise LaunchError(f"MPI is not available, because the Python package mpi4py is not installed: {CURE}") from None
     try:
         from mpi4py import MPI
     except (ImportError, RuntimeError, OSError) as error:
         reason = " ".join(str(error).split())
-        raise LaunchError(f"MPI is not available, because mpi4py {mpi4py.__version__} finds no working MPI library ({reason}): {CURE}") from None
+        raise LaunchError(f"MPI is not available, because mpi4py finds no MPI library that works ({reason}): {CURE}") from None
     return MPI
 
 
@@ -57,8 +57,8 @@ def _check_launcher(size: int, mpi: Any) -> None:
         launched = os.environ.get(variable, "")
         if size == 1 and launched.isdigit() and int(launched) > 1:
             library = mpi.Get_library_version().split("\n")[0].strip("\0 ,")
-            raise LaunchError(f"mpirun started {launched} ranks, but this process uses another MPI library ({library}) and sees only itself: "
-                              "start the job with the mpirun of that library")
+            raise LaunchError(f"mpirun started {launched} ranks, but this process uses another MPI library ({library}), under which it is "
+                              "alone: start it with that library's mpirun")
 
 
 def _hosts(mpi: Any, comm: Any) -> list[str]:
