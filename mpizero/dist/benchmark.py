@@ -8,19 +8,21 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from mpizero.dist import collectives, reference
+from mpizero.dist import reference
+from mpizero.dist.collectives import all_gather, all_gather_values, all_reduce, reduce_scatter
 from mpizero.dist.group import Group
 
 Call = Callable[[], None]
+WARM_UP = 2  # rounds that do not count
 
 
 @dataclass(frozen=True)
 class Row:
     """One collective at one size; times are medians over the repeats of the slowest rank's seconds.
 
-    bytes follow nccl-tests (doc/PERFORMANCE.md): the size of the whole array, which is what a rank puts into a reduce-scatter
-    or all-reduce and what it has after an all-gather. algbw = bytes / ours_s; busbw = algbw * (n-1)/n, for an all-reduce
-    algbw * 2 (n-1)/n: the bytes a rank sends in the ring per second. Both in bytes per second.
+    `bytes` follows nccl-tests (doc/PERFORMANCE.md): the size of the whole array, which is what a rank puts into a reduce-scatter
+    or an all-reduce and what it has after an all-gather. algbw = bytes / ours_s; busbw = algbw * (n-1)/n, for an all-reduce
+    algbw * 2 (n-1)/n, which is what a rank of the ring sends per second. Both in bytes per second.
     """
 
     op: str
@@ -33,38 +35,44 @@ class Row:
     busbw: float
 
 
-def measure(group: Group, sizes: Sequence[int], dtype: str = "float32", repeat: int = 21) -> list[Row]:
-    """Rows for each op and each size in bytes (rounded up to whole elements a rank). The same on every rank."""
+def measure(group: Group, sizes: Sequence[int], dtype: str = "float32", repeat: int = 21, in_place: bool = False) -> list[Row]:
+    """Rows for each op at each size in bytes (rounded up to whole elements a rank), the same on every rank. Collective.
+
+    Ours works in place where it can: the shard of an all-gather lies in the whole array, the sum of an all-reduce replaces its
+    input. MPI's is called in its plain form, with a send and a receive buffer; with `in_place` the two are called with MPI_IN_PLACE.
+    """
     rows = []
     for size in sizes:
         numel = -(-size // (np.dtype(dtype).itemsize * group.size)) * group.size
-        for op, ours, mpis in _calls(group, numel, dtype):
+        for op, ours, mpis in _calls(group, numel, dtype, in_place):
             ours_s, mpi_s = _alternate(group, ours, mpis, repeat)
             rows.append(_row(op, numel, dtype, group.size, ours_s, mpi_s))
     return rows
 
 
-def _calls(group: Group, numel: int, dtype: str) -> list[tuple[str, Call, Call]]:
+def _calls(group: Group, numel: int, dtype: str, in_place: bool) -> list[tuple[str, Call, Call]]:
     """(op, ours, MPI's) on arrays of zeros, which additions leave as they are however often they run."""
-    flat, out = np.zeros(numel, dtype), np.zeros(numel // group.size, dtype)
-    flat[:], out[:] = 0, 0  # touch the pages
+    flat, whole, shard = (np.zeros(count, dtype) for count in (numel, numel, numel // group.size))
+    for array in (flat, whole, shard):
+        array.fill(0)  # touch the pages, which np.zeros does not
+    apart, result = (None, None) if in_place else (shard, whole)
     return [
-        ("reduce_scatter", lambda: collectives.reduce_scatter(group, flat, out), lambda: reference.mpi_reduce_scatter(group, flat, out)),
-        ("all_gather", lambda: collectives.all_gather(group, flat), lambda: reference.mpi_all_gather(group, flat)),
-        ("all_reduce", lambda: collectives.all_reduce(group, flat), lambda: reference.mpi_all_reduce(group, flat)),
+        ("reduce_scatter", lambda: reduce_scatter(group, flat, shard), lambda: reference.mpi_reduce_scatter(group, flat, shard)),
+        ("all_gather", lambda: all_gather(group, flat), lambda: reference.mpi_all_gather(group, flat, apart)),
+        ("all_reduce", lambda: all_reduce(group, flat), lambda: reference.mpi_all_reduce(group, flat, result)),
     ]
 
 
 def _alternate(group: Group, ours: Call, mpis: Call, repeat: int) -> tuple[float, float]:
-    """Medians of both, measured in turn so that both see the same disturbances. The first two rounds warm up."""
-    seconds = np.empty((repeat + 2, 2))
+    """Medians of both, measured in turn so that both meet the same disturbances."""
+    seconds = np.empty((WARM_UP + repeat, 2))
     for row in seconds:
         for column, call in enumerate((ours, mpis)):
             group.barrier()
             begin = time.perf_counter()
             call()
             row[column] = time.perf_counter() - begin
-    slowest = collectives.all_gather_values(group, seconds[2:].reshape(-1)).max(axis=0).reshape(-1, 2)
+    slowest = all_gather_values(group, seconds[WARM_UP:].reshape(-1)).max(axis=0).reshape(-1, 2)
     ours_s, mpi_s = np.median(slowest, axis=0)
     return float(ours_s), float(mpi_s)
 

@@ -1,6 +1,6 @@
 """MPI's own collectives on our groups: the reference of tests and benchmarks, and nothing on the training path.
 
-They wait by spinning. float16 and bfloat16 have no MPI type that every library can add, so the reductions take other types only.
+They wait by spinning. The reductions take types that MPI can add: float32, float64 and integers, not float16 or bfloat16.
 """
 
 from __future__ import annotations
@@ -16,17 +16,20 @@ def mpi_reduce_scatter(group: Group, flat: Array, out: Array) -> None:
     group._comm.Reduce_scatter_block(flat, out)
 
 
-def mpi_all_gather(group: Group, flat: Array) -> None:
-    """In place: every rank's own chunk of flat (numel,), a multiple of the group's size, is sent to all. Any dtype."""
-    group._comm.Allgather(group._mpi.IN_PLACE, [flat.view(np.uint8), group._mpi.BYTE])
+def mpi_all_gather(group: Group, flat: Array, shard: Array | None = None) -> None:
+    """flat (numel,) = all ranks' shards (numel / size,) one after the other. Without `shard` in place: flat's own chunk. Any dtype."""
+    byte = group._mpi.BYTE
+    group._comm.Allgather(group._mpi.IN_PLACE if shard is None else [shard.view(np.uint8), byte], [flat.view(np.uint8), byte])
 
 
-def mpi_all_reduce(group: Group, flat: Array) -> None:
-    """flat (numel,) = sum over ranks, in place."""
-    group._comm.Allreduce(group._mpi.IN_PLACE, flat)
+def mpi_all_reduce(group: Group, flat: Array, out: Array | None = None) -> None:
+    """out (numel,) = sum over ranks of flat (numel,). Without `out` in place."""
+    if out is None:
+        group._comm.Allreduce(group._mpi.IN_PLACE, flat)
+    else:
+        group._comm.Allreduce(flat, out)
 
 
 def mpi_broadcast(group: Group, flat: Array, root: int) -> None:
     """flat (numel,) = that of group rank `root`, in place. Any dtype."""
     group._comm.Bcast([flat.view(np.uint8), group._mpi.BYTE], root)
-

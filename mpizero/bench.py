@@ -1,0 +1,81 @@
+"""Measure mpizero on the machine at hand: `mpirun -n 4 python -m mpizero.bench collectives`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from mpizero.cli import Parser, write_json
+from mpizero.dist import run_main, start
+from mpizero.dist.benchmark import Row, measure
+from mpizero.errors import ConfigError
+from mpizero.text import parse_bytes, table
+
+EXAMPLE = """example:
+  mpirun -n 4 python -m mpizero.bench collectives --sizes 1MiB,16MiB,64MiB --repeat 21 --json collectives.json"""
+
+COLLECTIVES = """Our rings against MPI's own collectives, called in turn; medians of the slowest rank's times.
+
+bytes is the whole array, as in nccl-tests: what a rank puts into a reduce-scatter or an all-reduce, what it has after an all-gather.
+algbw = bytes / time; busbw = algbw (n-1)/n, for an all-reduce algbw 2 (n-1)/n: what a rank of the ring sends per second.
+Ours works in place, MPI's is called with a send and a receive buffer. With MPI_IN_PLACE (--in-place) an all-gather of two ranks
+is the same single copy on both sides, and the best that can be had is a tie."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Parse and run a sub-command. Every rank runs it; rank 0 speaks."""
+    options = parser().parse_args(sys.argv[1:] if argv is None else argv)
+    command: int = options.run(options)
+    return command
+
+
+def parser() -> argparse.ArgumentParser:
+    """Each sub-command sets `run`, a function of the parsed options that returns the exit status."""
+    top = Parser(prog="python -m mpizero.bench", description=__doc__, epilog=EXAMPLE)
+    commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    add = commands.add_parser("collectives", help="rings against MPI's own collectives", description=COLLECTIVES, epilog=EXAMPLE)
+    add.add_argument("--sizes", default="16MiB,64MiB", help="of the whole array, separated by commas (default %(default)s)")
+    add.add_argument("--dtype", choices=("float32", "float64"), default="float32", help="default %(default)s")
+    add.add_argument("--repeat", type=int, default=21, help="calls of each (default %(default)s)")
+    add.add_argument("--in-place", action="store_true", help="call MPI's all-gather and all-reduce with MPI_IN_PLACE")
+    add.add_argument("--json", metavar="FILE", help="write the rows")
+    add.set_defaults(run=run_collectives)
+    return top
+
+
+def run_collectives(options: Any) -> int:
+    """The sub-command `collectives`."""
+    sizes = [parse_bytes(size) for size in options.sizes.split(",")]
+    if options.repeat < 1:
+        raise ConfigError(f"--repeat {options.repeat} leaves nothing to measure: use 1 or more")
+    world = start()
+    rows = measure(world, sizes, options.dtype, options.repeat, options.in_place)
+    if world.rank == 0:
+        print(f"{world.library}, {world.size} ranks on {len(set(world.hosts))} host(s); medians of {options.repeat}")
+        print(collectives_table(rows), flush=True)
+        if options.json:
+            write_json(options.json, {"rows": [asdict(row) for row in rows]})
+    return 0
+
+
+def collectives_table(rows: Sequence[Row]) -> str:
+    """Times in ms, bandwidths in GB/s (1e9 bytes)."""
+    header = ("op", "size", "dtype", "ours ms", "MPI ms", "ratio", "algbw GB/s", "busbw GB/s")
+    return table(header, [
+        (row.op, size_text(row.bytes), row.dtype, row.ours_s * 1e3, row.mpi_s * 1e3, row.ratio, row.algbw / 1e9, row.busbw / 1e9)
+        for row in rows])
+
+
+def size_text(nbytes: int) -> str:
+    """'64 MiB', '1.5 KiB', '12 B'."""
+    for unit, scale in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
+        if nbytes >= scale:
+            return f"{nbytes / scale:.4g} {unit}"
+    return f"{nbytes} B"
+
+
+if __name__ == "__main__":
+    run_main(main)
