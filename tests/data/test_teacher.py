@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from mpizero.data import IGNORE, TeacherTask, load
+from mpizero.data.teacher import MARGIN
 from tests.data.mlp_reference import train
 
 
@@ -46,6 +47,17 @@ def test_classes_are_balanced(seed):
     _, y = TeacherTask(seed).train_batch(np.arange(10_000))
     share = np.bincount(y, minlength=16) / y.size
     assert share.min() > 0.01 and share.max() < 0.2
+
+
+def test_label_is_the_class_the_noise_points_to():
+    """Undo the margin, then ask the teacher again."""
+    task = TeacherTask(4)
+    x, y = task.train_batch(np.arange(20_000))
+    d = task._directions
+    assert np.allclose((d * d).sum(axis=1), 1) and d.shape == (16, 32)
+    scores = (x - MARGIN * d[y]) @ d.T
+    best = scores.max(axis=1)
+    assert (best - scores[np.arange(y.size), y] < 1e-5).all()  # not 0, because x was rounded to float32
 
 
 def test_features_are_of_unit_size():

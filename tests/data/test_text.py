@@ -79,11 +79,14 @@ def test_sample_depends_on_seed_and_number_only():
 def test_held_out_windows_spread_over_all_held_out_chunks():
     size = 60 * CHUNK
     where = np.arange(size)
-    text = Text(np.zeros(size, np.uint8), 64, seed=0)
+    text = Text((where // CHUNK).astype(np.uint8), 64, seed=0)
     assert text.eval_size == EVAL_WINDOWS
-    starts = text._eval_windows.starts((2 * np.arange(EVAL_WINDOWS) + 1) * text._eval_windows.count // (2 * EVAL_WINDOWS))
-    assert np.unique(where[starts] // CHUNK).tolist() == [19, 39, 59]
-    assert np.unique(starts).size == EVAL_WINDOWS and np.bincount(starts // CHUNK)[[19, 39, 59]].min() > 40
+    x, _ = text.eval_batch(np.arange(EVAL_WINDOWS))
+    chunks, counts = np.unique(x, return_counts=True)
+    assert chunks.tolist() == [19, 39, 59] and counts.min() >= 42 * 64 and counts.sum() == 128 * 64
+    # and over a chunk's inside: the position within 256 bytes takes many values
+    x, _ = Text((where % 251).astype(np.uint8), 64, seed=0).eval_batch(np.arange(EVAL_WINDOWS))
+    assert np.unique(x[:, 0]).size > 60
 
 
 def test_few_held_out_windows_are_not_repeated():
@@ -127,9 +130,16 @@ def test_standard_library_is_there_and_the_same_every_time():
     assert tokens.size > 2_000_000
     assert tokens.tobytes() == load_text(None).tobytes()
     assert bytes(tokens).find(b"class JSONDecoder") > 0 and bytes(tokens).find(b"pytest.raises(DataError") < 0
-    text = Text(tokens, 128, seed=0)
-    assert 0 < text.fingerprint < 2**53 and text.fingerprint != Text(tokens[:-1], 128, seed=0).fingerprint
-    assert f"{tokens.size:,} bytes" in text.describe()
+    assert f"{tokens.size:,} bytes" in Text(tokens, 128, seed=0).describe()
+
+
+def test_fingerprint_sees_every_byte_and_the_size():
+    tokens = numbered(1000)
+    other = tokens.copy()
+    other[500] ^= 1
+    prints = [Text(text, 8, seed=0).fingerprint for text in (tokens, other, tokens[:-1], np.append(tokens, tokens[:1]))]
+    assert len(set(prints)) == 4 and all(0 < number < 2**53 for number in prints)
+    assert Text(tokens, 8, seed=1).fingerprint == prints[0]
 
 
 @pytest.mark.parametrize(("make", "says"), [
@@ -143,6 +153,21 @@ def test_unusable_paths(tmp_path, make, says):
     with pytest.raises(DataError, match=f"data {says}.*give --data") as caught:
         load_text(tmp_path / "data")
     assert "\n" not in str(caught.value)
+
+
+def test_unreadable_folder_names_itself(tmp_path, monkeypatch):
+    (tmp_path / "locked").mkdir()
+    (tmp_path / "a.txt").write_bytes(b"x")
+    scandir = os.scandir
+
+    def denied(path):  # as for a user who is not root
+        if str(path).endswith("locked"):
+            raise PermissionError(13, "Permission denied", str(path))
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", denied)
+    with pytest.raises(DataError, match=r"folder .*locked cannot be read \(Permission denied\): grant"):
+        load_text(tmp_path)
 
 
 def test_unreadable_file_names_itself(tmp_path, monkeypatch):

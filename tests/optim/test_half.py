@@ -29,7 +29,7 @@ def test_widen(half):
     assert same_bits(out, half.astype(np.float32))
 
 
-@pytest.mark.parametrize("bad", EVERY_HALF[~np.isfinite(EVERY_HALF)][::97])
+@pytest.mark.parametrize("bad", [np.inf, -np.inf, np.nan, -np.nan, *EVERY_HALF[~np.isfinite(EVERY_HALF)][::97]])
 def test_widen_with_one_value_that_is_not_finite(bad):
     half = np.array([1.5, bad, -2.0], np.float16)
     out = np.empty(3, np.float32)
