@@ -58,7 +58,7 @@ def gelu_backward(x: Array, dy: Array, mem: Allocator) -> tuple[Array, Array]:
         upstream *= slope
         commit(block, flat_x[span], mem)
         commit(upstream, flat_dy[span], mem)
-    return dy, x
+    return flat_dy.reshape(dy.shape), flat_x.reshape(x.shape)
 
 
 def _half_one_plus_tanh(x: Array, out: Array, q: Array) -> None:

@@ -63,7 +63,7 @@ def scatter_add(index: Array, values: Array, out: Array, mem: Allocator) -> None
     step = row_step(values.shape[1])
     work = compute_dtype(values.dtype)
     stored = mem.empty((min(step, len(values)), values.shape[1]), values.dtype, WORKSPACE)
-    buffer = staging(stored, step, mem)
+    buffer, sum_buffer = staging(stored, step, mem), mem.empty(stored.shape, work, WORKSPACE)
     carry = np.zeros(values.shape[1], work)  # the sum so far of an index that continues in the next block. Tiny
     for span in spans(len(index), step):
         here = index[span]
@@ -71,7 +71,7 @@ def scatter_add(index: Array, values: Array, out: Array, mem: Allocator) -> None
         block = read(stored[: len(here)], buffer, mem)
         starts = np.flatnonzero(np.concatenate(([True], here[1:] != here[:-1])))
         block[0] += carry
-        sums = np.add.reduceat(block, starts, axis=0)
+        sums = np.add.reduceat(block, starts, axis=0, out=sum_buffer[: len(starts)])
         goes_on = span.stop < len(index) and index[span.stop] == here[-1]
         carry = sums[-1].copy() if goes_on else np.zeros_like(carry)
         done = len(starts) - goes_on
@@ -86,8 +86,10 @@ def _add_at(out: Array, index: Array, values: Array, mem: Allocator) -> None:
     out[index] = held
 
 
-def check_range(what: str, values: Array, low: int, high: int) -> None:
-    """Raise DataError unless low <= values < high."""
-    if values.size and not (low <= values.min() and values.max() < high):
+def check_range(what: str, values: Array, low: int | None, high: int) -> None:
+    """Raise DataError unless low <= values < high; low None: no lower bound."""
+    if values.size and (values.max() >= high or (low is not None and values.min() < low)):
         bad = values.max() if values.max() >= high else values.min()
-        raise DataError(f"{what} {bad} is outside {low}..{high - 1}: use data made for this model, or a model with more of them")
+        raise DataError(
+            f"{what} {bad} in the data is outside 0..{high - 1}, all that the model knows: use other data, or a model with more of them"
+        )

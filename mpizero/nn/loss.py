@@ -28,37 +28,40 @@ def cross_entropy(logits: Array, targets: Array, mem: Allocator) -> tuple[float,
     The sum is taken in float64. A mean over all ranks and microbatches is the caller's: it knows the global count of valid targets.
     Raises DataError for a target beyond V - 1.
     """
-    check_range("target", np.maximum(targets, 0), 0, logits.shape[-1])
-    flat, goal = logits.reshape(-1, logits.shape[-1]), targets.reshape(-1)
-    lse = mem.empty(len(flat), compute_dtype(flat.dtype), ACTIVATION)  # log of the sum of exponentials (n,)
+    logits = np.ascontiguousarray(logits)  # as they are
+    flat, goal = logits.reshape(targets.size, logits.shape[-1]), targets.reshape(-1)
+    check_range("target", goal, None, flat.shape[1])
+    stats = mem.empty((2, len(flat)), compute_dtype(flat.dtype), ACTIVATION)  # of each row: its largest logit, log sum exp(logit - largest)
     step = row_step(flat.shape[1])
     buffer = staging(flat, step, mem)
-    scratch = mem.empty((min(step, len(flat)), flat.shape[1]), lse.dtype, WORKSPACE)
+    scratch = mem.empty((min(step, len(flat)), flat.shape[1]), stats.dtype, WORKSPACE)
     total = 0.0
     for rows in spans(len(flat), step):
-        block = read(flat[rows], buffer, mem)
-        exponentials, valid = scratch[: len(block)], np.flatnonzero(goal[rows] >= 0)
-        top = block.max(axis=1)
-        np.subtract(block, top[:, None], out=exponentials)
-        np.exp(exponentials, out=exponentials)
-        lse[rows] = np.log(exponentials.sum(axis=1)) + top
-        total += float(np.sum((lse[rows][valid] - block[valid, goal[rows][valid]]).astype(np.float64)))
-    return total, int(np.count_nonzero(goal >= 0)), (logits, lse, targets)
+        block, (top, log_sum) = read(flat[rows], buffer, mem), stats[:, rows]
+        shifted, valid = scratch[: len(block)], np.flatnonzero(goal[rows] >= 0)
+        np.max(block, axis=1, out=top)
+        np.subtract(block, top[:, None], out=shifted)
+        total -= float(shifted[valid, goal[rows][valid]].sum(dtype=np.float64))
+        np.exp(shifted, out=shifted)
+        np.log(shifted.sum(axis=1), out=log_sum)
+        total += float(log_sum[valid].sum(dtype=np.float64))  # -log p = log_sum - shifted[target]
+    return total, int(np.count_nonzero(goal >= 0)), (logits, stats, targets)
 
 
 def cross_entropy_backward(context: Context, scale: float, mem: Allocator) -> Array:
-    """Inverts loss = sum of lse - logits[target]: dlogits (..., V) = scale * (softmax - onehot), 0 where the target is ignored.
+    """Inverts -log p[target] = log_sum - (logits[target] - top): dlogits (..., V) = scale * (softmax - onehot), 0 where ignored.
 
     Consumes the context: dlogits takes the place of the logits.
     """
-    logits, lse, targets = context
-    flat, goal = logits.reshape(-1, logits.shape[-1]), targets.reshape(-1)
+    logits, stats, targets = context
+    flat, goal = logits.reshape(targets.size, logits.shape[-1]), targets.reshape(-1)
     step = row_step(flat.shape[1])
     buffer = staging(flat, step, mem)
     for rows in spans(len(flat), step):
-        block = read(flat[rows], buffer, mem)
+        block, (top, log_sum) = read(flat[rows], buffer, mem), stats[:, rows]
         valid = goal[rows] >= 0  # (r,)
-        block -= lse[rows, None]
+        block -= top[:, None]
+        block -= log_sum[:, None]
         np.exp(block, out=block)  # softmax
         block[valid, goal[rows][valid]] -= 1
         block *= block.dtype.type(scale)
@@ -69,4 +72,4 @@ def cross_entropy_backward(context: Context, scale: float, mem: Allocator) -> Ar
 
 def cross_entropy_saved_bytes(rows: int, itemsize: int) -> int:
     """Bytes that live between forward and backward besides logits and targets, which are the caller's."""
-    return rows * compute_itemsize(itemsize)
+    return 2 * rows * compute_itemsize(itemsize)

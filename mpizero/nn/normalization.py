@@ -31,22 +31,24 @@ def new_stats(rows: int, dtype: np.dtype, mem: Allocator) -> Array:
 
 def layer_norm(x: Array, weight: Array, bias: Array, stats: Array, mem: Allocator) -> Array:
     """y = (x - mean) / sqrt(variance + EPSILON) * weight + bias. x (n,C), weight, bias (C,) -> y (n,C). Fills stats (2,n)."""
+    y = mem.empty(x.shape, x.dtype, ACTIVATION)
     rows, width = row_step(x.shape[1]), x.shape[1]
     buffer = staging(x, rows, mem)
-    scratch = mem.empty((min(rows, len(x)), width), stats.dtype, WORKSPACE)
-    average = np.full(width, 1 / width, stats.dtype)
+    w, b, average = vector(weight), vector(bias), np.full(width, 1 / width, stats.dtype)
     for span in spans(len(x), rows):
-        block, mean, rstd = read(x[span], buffer, mem), stats[0, span], stats[1, span]
-        deviation = scratch[: len(block)]
+        block, out, mean, rstd = read(x[span], buffer, mem), target(y[span], buffer), stats[0, span], stats[1, span]
         np.matmul(block, average, out=mean)
-        np.subtract(block, mean[:, None], out=deviation)
-        np.einsum("ij,ij->i", deviation, deviation, out=rstd)
+        np.subtract(block, mean[:, None], out=out)
+        np.einsum("ij,ij->i", out, out, out=rstd)
         rstd /= width
         rstd += EPSILON
         np.sqrt(rstd, out=rstd)
         np.reciprocal(rstd, out=rstd)
-    del scratch, buffer
-    return layer_norm_again(x, stats, weight, bias, mem)
+        out *= rstd[:, None]
+        out *= w
+        out += b
+        commit(out, y[span], mem)
+    return y
 
 
 def layer_norm_again(x: Array, stats: Array, weight: Array, bias: Array, mem: Allocator) -> Array:

@@ -168,7 +168,7 @@ def test_embedding_of_one_token_only():
 
 @pytest.mark.parametrize("token", [-1, 9])
 def test_embedding_refuses_tokens_outside(token):
-    with pytest.raises(DataError, match=f"token {token} "):
+    with pytest.raises(DataError, match=f"token {token} in the data"):
         fn.embedding(np.array([[0, token]]), normal(9, 4), normal(6, 4), MEM)
 
 
