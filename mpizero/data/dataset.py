@@ -65,6 +65,8 @@ def load(model: str, path: str | Path | None, *, seed: int, context: int = 128, 
     from mpizero.data.teacher import TeacherTask
     from mpizero.data.text import Text, load_text
 
+    if path is not None and not str(path):
+        raise DataError("--data is empty, so there is nothing to open: name a file or folder, or leave --data away for the default")
     if model == "gpt":
         return Text(load_text(path), context, seed)
     if model != "mlp":

@@ -145,6 +145,9 @@ def test_a_plain_array_and_other_paths(path, tmp_path):
     (tmp_path / "text.txt").write_text("x")
     with pytest.raises(DataError, match=r"text\.txt is not a \.npz file"):
         load("mlp", tmp_path / "text.txt", seed=0)
+    for model in ("mlp", "gpt"):  # not the current folder
+        with pytest.raises(DataError, match="--data is empty"):
+            load(model, "", seed=0)
     with pytest.raises(ConfigError, match="--model"):
         load("cnn", None, seed=0)
 
