@@ -66,7 +66,7 @@ class Executor:
             unit.initialise(model, seed)
         self.after_backward: dict[str, int] = {}
         self.timeline: list[Snapshot] | None = None  # set to [] to record one snapshot an action
-        self._flow: dict[int, Array | None] = {}  # microbatch -> input of the next stage, or gradient of the last one
+        self._flow: dict[int, Array] = {}  # microbatch -> input of the next stage, or gradient of the last one
         self._targets: dict[int, Array] = {}
         self._contexts: dict[tuple[int, int], Any] = {}  # (stage, microbatch)
         self._loss_contexts: dict[int, Any] = {}
@@ -165,5 +165,5 @@ class Executor:
             views.update(self.units[unit].open_grad())
         dx = self.model.stages[stage].backward(self._params(stage), self._contexts.pop((stage, mb)), self._flow.pop(mb),
                                                Gradients(views, self._written), self.ledger)
-        if stage > 0:
+        if dx is not None:  # the first stage has none
             self._flow[mb] = dx

@@ -77,11 +77,12 @@ def _bare_step(job: Job) -> Callable[[], None]:
         *_, loss_context = cross_entropy(x, targets, mem)
         dy, sink = cross_entropy_backward(loss_context, 1.0 / job.targets, mem), Gradients(grad_views, set())
         for stage in reversed(job.model.stages):
-            dy = stage.backward(views, contexts.pop(), dy, sink, mem)
-        for state, grad, param in zip(states, grads, params, strict=True):
-            part = slice(0, state[0].size)
+            dx = stage.backward(views, contexts.pop(), dy, sink, mem)
+            dy = dy if dx is None else dx
+        for (master, exp_avg, exp_avg_sq), grad, param in zip(states, grads, params, strict=True):
+            part = slice(0, master.size)
             out = None if dtype == np.float32 else param[part]
-            adam_update(job.hyper, *state, grad[part], lr=1e-3, step=1, factor=1.0, mem=mem, out=out)
+            adam_update(job.hyper, master, exp_avg, exp_avg_sq, grad[part], lr=1e-3, step=1, factor=1.0, mem=mem, out=out)
 
     return step
 

@@ -12,6 +12,7 @@ from collections import defaultdict
 from typing import Protocol
 
 import numpy as np
+import numpy.typing as npt
 
 from mpizero.errors import OutOfDeviceMemory
 
@@ -31,13 +32,13 @@ KINDS = (*MODEL_STATE, ACTIVATION, WORKSPACE)
 class Allocator(Protocol):
     """Where operators get their arrays from: a `Ledger`, or `Uncounted` where nobody asks."""
 
-    def empty(self, shape: int | tuple[int, ...], dtype: object, kind: str) -> np.ndarray: ...
+    def empty(self, shape: int | tuple[int, ...], dtype: npt.DTypeLike, kind: str) -> np.ndarray: ...
 
 
 class Uncounted:
     """Plain NumPy arrays: the allocator of references and benchmarks."""
 
-    def empty(self, shape: int | tuple[int, ...], dtype: object, kind: str) -> np.ndarray:
+    def empty(self, shape: int | tuple[int, ...], dtype: npt.DTypeLike, kind: str) -> np.ndarray:
         return np.empty(shape, dtype)
 
 
@@ -45,6 +46,10 @@ class _Entry(weakref.ref):
     """A weak reference to a counted array that remembers what was counted."""
 
     __slots__ = ("kind", "unit", "nbytes", "key")
+    kind: str
+    unit: str
+    nbytes: int
+    key: int
 
 
 class Ledger:
@@ -66,15 +71,15 @@ class Ledger:
 
     # -- buffers ------------------------------------------------------------------------------------------------------
 
-    def empty(self, shape: int | tuple[int, ...], dtype: object, kind: str) -> np.ndarray:
+    def empty(self, shape: int | tuple[int, ...], dtype: npt.DTypeLike, kind: str) -> np.ndarray:
         """A new uninitialised array, counted under `kind` and the current unit until it dies."""
-        self._admit(math.prod(shape) if isinstance(shape, tuple) else shape, np.dtype(dtype), kind)  # type: ignore[arg-type]
-        array = np.empty(shape, dtype)  # type: ignore[call-overload]
+        self._admit(math.prod(shape) if isinstance(shape, tuple) else shape, np.dtype(dtype), kind)
+        array = np.empty(shape, dtype)
         if self.debug:
             _poison(array)
         return self._count(array, kind)
 
-    def zeros(self, shape: int | tuple[int, ...], dtype: object, kind: str) -> np.ndarray:
+    def zeros(self, shape: int | tuple[int, ...], dtype: npt.DTypeLike, kind: str) -> np.ndarray:
         """As `empty`, filled with zeros."""
         array = self.empty(shape, dtype, kind)
         array.fill(0)
