@@ -43,4 +43,4 @@ def test_a_large_block_pads_little():
 
 
 def test_update_block():
-    assert [update_block_numel(n) for n in (0, 9312, 16384, 10**9)] == [0, 9312, 16384, 16384]
+    assert [update_block_numel(n) for n in (0, 9312, 32768, 10**9)] == [0, 9312, 32768, 32768]
