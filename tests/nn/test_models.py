@@ -11,7 +11,14 @@ from mpizero.nn.functional import cross_entropy, cross_entropy_backward
 from mpizero.nn.gpt import GPTConfig, gpt
 from mpizero.nn.gradients import Gradients
 from mpizero.nn.mlp import mlp
-from tests.nn.helpers import MEM, assert_gradient, forward, loss_and_gradients, mean_loss, parameters
+from tests.nn.helpers import (
+    MEM,
+    assert_gradient,
+    forward,
+    loss_and_gradients,
+    mean_loss,
+    parameters,
+)
 
 SMALL = GPTConfig(layers=2, d_model=6, heads=3, context=5, vocab=7)
 UNTIED = GPTConfig(layers=1, d_model=4, heads=2, context=4, vocab=5, tied=False)

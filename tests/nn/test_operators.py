@@ -9,8 +9,9 @@ import pytest
 
 from mpizero.errors import DataError
 from mpizero.nn import attention as attention_file
-from mpizero.nn import blocks, matmul as matmul_file
+from mpizero.nn import blocks
 from mpizero.nn import functional as fn
+from mpizero.nn import matmul as matmul_file
 from tests.nn.helpers import MEM, assert_gradient, sink
 
 
@@ -21,6 +22,7 @@ def block_sizes(request, monkeypatch):
         monkeypatch.setattr(blocks, "BLOCK", 11)
         monkeypatch.setattr("mpizero.nn.activation.BLOCK", 11)
         monkeypatch.setattr(matmul_file, "TILE", 2)
+        monkeypatch.setattr("mpizero.nn.linear.TILE", 2)
         monkeypatch.setattr(attention_file, "QUERIES", 2)
         monkeypatch.setattr(attention_file, "SCORES", 40)
 
@@ -199,6 +201,12 @@ def test_cross_entropy_ignores_what_it_ignores():
         dlogits = fn.cross_entropy_backward(context, 1.0, MEM)
     assert total == pytest.approx(math.log1p(math.exp(-1))) and count == 1
     assert np.isfinite(dlogits).all() and not dlogits[1].any()
+
+
+def test_cross_entropy_of_a_sure_answer():
+    """-log p = log(1 + 2 e^-10) where the largest logit is 10,000: no cancellation, even in float32 (whose spacing there is 1e-3)."""
+    total, _, _ = fn.cross_entropy(np.array([[1e4, 1e4 - 10, 1e4 - 10]], np.float32), np.array([0]), MEM)
+    assert total == pytest.approx(math.log1p(2 * math.exp(-10)), rel=1e-3)
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32])
