@@ -18,24 +18,8 @@ from mpizero.nn.mlp import mlp
 from mpizero.nn.model import Model
 from mpizero.optim import Adam, LossScaler
 from mpizero.planner import Geometry
-from mpizero.schedule import STRATEGIES, Action, accumulate, evaluate, update, validate, without_lone_collectives, without_saving, zero_grad
+from mpizero.schedule import STRATEGIES, Lists, training_lists
 from mpizero.text import parse_bytes
-
-Actions = list[Action]
-
-
-@dataclass(frozen=True)
-class Lists:
-    """The actions of a step: gradients, then (unless it is skipped) the update, then the end; and those of an evaluation."""
-
-    accumulate: Actions
-    update: Actions
-    zero_grad: Actions
-    evaluate: Actions
-
-    def step(self, skipped: bool = False) -> Actions:
-        """A whole step, from rest to rest."""
-        return [*self.accumulate, *([] if skipped else self.update), *self.zero_grad]
 
 
 @dataclass(frozen=True)
@@ -84,7 +68,8 @@ def prepare(config: TrainConfig, world: Group, *, model: Model | None = None, po
     data = _load_data(config, world)
     strategy = STRATEGIES[config.stage]
     wrapping = wrap(model.spec, world.size, policy)
-    lists = compose(config, wrapping, grid.replicate.size, shards)
+    lists = training_lists(strategy, wrapping, grid.replicate.size, shards,
+                           accumulation=config.accumulation, no_sync=config.no_sync)
     executor = Executor(model, wrapping, strategy.placement, grid, config.dtype, ledger, config.seed)
     return Job(config, world, grid, model, data, wrapping, Geometry(wrapping, strategy.placement, grid.replicate.size, shards, config.dtype), lists,
                ledger, log, executor, Adam(weight_decay=config.value("weight_decay"), decoupled=config.value("optimizer") == "adamw"),
@@ -96,20 +81,6 @@ def build_model(config: TrainConfig) -> Model:
     if config.model == "mlp":
         return mlp(hidden=config.value("hidden"))
     return gpt(GPTConfig(**{name: config.value(name) for name in ("layers", "d_model", "heads", "context")}))
-
-
-def compose(config: TrainConfig, wrapping: Wrapping, replicas: int, shards: int) -> Lists:
-    """The lists of the configuration's strategy, proven legal."""
-    strategy, units = STRATEGIES[config.stage], len(wrapping.units)
-
-    def lean(actions: Actions) -> Actions:
-        return without_lone_collectives(actions, replicas, shards)
-
-    lists = Lists(lean(list(accumulate(strategy, wrapping.stages, units, config.accumulation, config.no_sync))),
-                  lean(list(update(strategy, units))), list(zero_grad(units)), without_saving(evaluate(strategy, wrapping.stages)))
-    for actions in (lists.step(), lists.step(skipped=True), lists.evaluate):
-        validate(actions, wrapping, strategy.placement, replicas, shards)
-    return lists
 
 
 def _load_data(config: TrainConfig, world: Group) -> Dataset:
