@@ -6,7 +6,6 @@ import hashlib
 import os
 import sys
 import threading
-import time
 import traceback
 from collections.abc import Callable
 from typing import Any, NoReturn
@@ -14,13 +13,12 @@ from typing import Any, NoReturn
 import numpy as np
 
 from mpizero.dist.wait import timeout, wait
-from mpizero.errors import MpizeroError
+from mpizero.errors import CommunicationError, MpizeroError
 
 USER_ERROR = 2  # exit status of a MpizeroError
 BUG = 1  # exit status of any other exception
 INTERRUPTED = 130  # 128 + SIGINT, as shells have it
-MEETING_SECONDS = 3.0  # a rank that fails waits so long for the others to fail alike
-LET_RANK_0_SPEAK = 1.0  # seconds
+MEETING_SECONDS = 2.0  # a rank that fails waits so long for the others to fail alike
 
 # MPI itself is one per process, so its end is too: the module mpi4py.MPI and a communicator used by nothing else, once started.
 _mpi: Any = None
@@ -38,24 +36,34 @@ def install(mpi: Any, comm: Any) -> None:
 def run_main(main: Callable[[], int | None]) -> NoReturn:
     """Run an entry point and end the process with the status it returns (None: 0), such that one failing rank ends all.
 
-    A MpizeroError becomes one line on standard error and exit status 2: said by rank 0 if all ranks fail alike, else by the rank
-    that failed. Any other exception prints its traceback with its rank and ends the job with status 1. sys.exit is honoured.
+    A MpizeroError becomes one line on standard error and exit status 2: rank 0's if all ranks raise the same class, else that of the
+    rank that failed. Any other exception prints its traceback with its rank and ends the job with status 1. sys.exit is honoured.
     """
     try:
         status, text = main() or 0, ""
     except SystemExit as error:
-        status, text = (error.code, "") if isinstance(error.code, int) else (0, "") if error.code is None else (BUG, f"{error.code}\n")
+        status, text = _asked_for(error)
     except BaseException as error:
         _fail(error)
     _leave(status, text)
 
 
+def _asked_for(error: SystemExit) -> tuple[int, str]:
+    """Exit status and text, as Python itself reads sys.exit's argument."""
+    if error.code is None or isinstance(error.code, int):
+        return error.code or 0, ""
+    return BUG, f"{error.code}\n"
+
+
 def _fail(error: BaseException) -> NoReturn:
     if isinstance(error, MpizeroError):
-        _leave(USER_ERROR, f"mpizero: error: {error}\n")
-    status, text = (INTERRUPTED, "") if isinstance(error, KeyboardInterrupt) else (BUG, _traceback(error))
-    _say(text)
-    _abort(status)
+        # ranks that give up waiting for each other have each something to tell: which collective, and for whom
+        reason = str(error) if isinstance(error, CommunicationError) else type(error).__name__
+        _leave(USER_ERROR, f"mpizero: error: {error}\n", reason)
+    if isinstance(error, KeyboardInterrupt):
+        _abort(INTERRUPTED)
+    _say(_traceback(error))
+    _abort(BUG)
 
 
 def _fail_in_thread(args: threading.ExceptHookArgs) -> None:
@@ -67,44 +75,45 @@ def _fail_in_thread(args: threading.ExceptHookArgs) -> None:
     _abort(USER_ERROR if isinstance(error, MpizeroError) else BUG)
 
 
-def _leave(status: int, text: str) -> NoReturn:
-    """End this process with `status` and, if that is not 0, all others too; `text` says why."""
+def _leave(status: int, text: str, reason: str = "") -> NoReturn:
+    """End this process with `status` and, if that is not 0, all others too. `text` is said once by ranks that leave for one `reason`."""
     status = status & 0xFF or (BUG if status else 0)  # what an exit status can hold; 256 must not become success
     if _comm is None and status and _launched_rank() is not None:
         _start_quietly()
     if _comm is None or _mpi.Is_finalized():
         _leave_alone(status, text)
-    rows = _meet(status, text)
-    if rows is None and status:
+    rank, reasons = _comm.Get_rank(), _meet(f"{status} {reason}")
+    if reasons is None and status:
         _say(text)
         _abort(status)
-    if rows is None or rows.index(rows[_comm.Get_rank()]) == _comm.Get_rank():
+    if reasons is None or reasons.index(reasons[rank]) == rank:
         _say(text)
     sys.exit(status)  # all ranks are on their way out, so MPI can be finalised
 
 
-def _meet(status: int, text: str) -> list[bytes] | None:
-    """Every rank's status and reason (a digest), when all ranks are leaving; None when some do not come.
+def _meet(reason: str) -> list[bytes] | None:
+    """Every rank's reason (a digest) when all ranks are leaving; None when some do not come.
 
     A rank that leaves in peace waits for the others here, asleep; in MPI_Finalize it would spin.
     """
-    mine = np.frombuffer(hashlib.sha256(f"{status} {text}".encode()).digest(), np.uint8)
+    mine = np.frombuffer(hashlib.sha256(reason.encode()).digest(), np.uint8)
     table = np.empty((_comm.Get_size(), mine.size), np.uint8)
     request = _comm.Iallgather(mine, table)
-    if not wait(request.Test, MEETING_SECONDS if status else timeout()):
+    if not wait(request.Test, timeout() if reason.startswith("0 ") else MEETING_SECONDS):
         return None
     return [row.tobytes() for row in table]
 
 
 def _leave_alone(status: int, text: str) -> NoReturn:
-    """Without MPI. Under an mpirun all ranks probably have the same trouble, and mpirun ends them when the first has left."""
-    if text and _launched_rank():
-        time.sleep(LET_RANK_0_SPEAK)
-    _say(text)
+    """Without MPI. Under an mpirun the other ranks of this machine have the same trouble; the first of them speaks."""
+    if _launcher_says("OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID") in (None, 0):
+        _say(text)
     sys.exit(status)
 
 
 def _abort(status: int) -> NoReturn:
+    if _comm is None and _launched_rank() is not None:
+        _start_quietly()  # an mpirun may wait for ever for ranks that leave without having started MPI
     if _comm is not None and not _mpi.Is_finalized() and _comm.Get_size() > 1:
         _comm.Abort(status)
     os._exit(status)
@@ -119,11 +128,13 @@ def _start_quietly() -> None:
 
 
 def _launched_rank() -> int | None:
-    """This process's rank as mpirun told it, which is known without MPI; None if no mpirun started it."""
-    for variable in ("OMPI_COMM_WORLD_RANK", "PMI_RANK"):
-        if os.environ.get(variable, "").isdigit():
-            return int(os.environ[variable])
-    return None
+    """This process's rank, which mpirun tells without MPI; None if no mpirun started it."""
+    return _launcher_says("OMPI_COMM_WORLD_RANK", "PMI_RANK")
+
+
+def _launcher_says(*variables: str) -> int | None:
+    """The first of these numbers that an mpirun, of Open MPI or MPICH, has put into the environment."""
+    return next((int(os.environ[name]) for name in variables if os.environ.get(name, "").isdigit()), None)
 
 
 def _traceback(error: BaseException) -> str:

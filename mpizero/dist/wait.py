@@ -14,8 +14,9 @@ from mpizero.errors import CommunicationError, ConfigError
 
 TESTS = 20  # before the first yield: a message between two running ranks takes a few us
 YIELDS = 50  # of the core, before the first sleep
-FIRST_SLEEP = 10e-6  # seconds, doubling up to
-LONGEST_SLEEP = 500e-6
+LATENESS = 0.05  # sleeps last this share of the time waited so far, so that a message is noticed at most so late,
+SHORTEST_SLEEP = 10e-6  # but from this
+LONGEST_SLEEP = 2e-3  # to this many seconds
 TESTS_PER_WAKE = 3  # one is not enough: MPICH's TCP makes progress a little at a time
 DEFAULT_TIMEOUT = 1800.0  # seconds
 
@@ -45,14 +46,13 @@ def wait(done: Callable[[], bool], limit: float | None = None) -> bool:
 
 
 def _sleep(done: Callable[[], bool], limit: float) -> bool:
-    deadline = time.monotonic() + limit
-    seconds = FIRST_SLEEP
-    while time.monotonic() < deadline:
-        time.sleep(seconds)
-        seconds = min(2 * seconds, LONGEST_SLEEP)
+    begin, waited = time.monotonic(), 0.0
+    while waited < limit:
+        time.sleep(min(max(SHORTEST_SLEEP, LATENESS * waited), LONGEST_SLEEP))
         for _ in range(TESTS_PER_WAKE):
             if done():
                 return True
+        waited = time.monotonic() - begin
     return False
 
 
