@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from mpizero.dtypes import ITEMSIZE
 from mpizero.schedule.actions import Action, Backward, Forward
 
-PRINTED_100B_CHECKPOINTS, PRINTED_100B_PARTITIONED = 33 * 10**9, 2 * 10**9  # ZeRO sec. 6.1: half of what the formula gives; no derivation there
+# ZeRO sec. 6.1, 100B parameters, MP 16: half of what its formula gives, without a derivation
+PRINTED_100B_CHECKPOINTS, PRINTED_100B_PARTITIONED = 33 * 10**9, 2 * 10**9
 INT64 = 8  # int64 of a token or a target
 
 
@@ -83,7 +84,8 @@ def mlp_bytes(hidden: int, layers: int, inputs: int, classes: int, samples: int,
     size = ITEMSIZE[dtype]
     widths = [*[hidden] * (layers - 1), classes]
     cast = samples * inputs * size if dtype != "float32" else 0  # the data is float32
-    stages = [StageBytes(samples * width * size + (cast if i == 0 else 0), samples * width * size, i < layers - 1) for i, width in enumerate(widths)]
+    outputs = [samples * width * size for width in widths]
+    stages = [StageBytes(output + (cast if i == 0 else 0), output, holds_output=i < layers - 1) for i, output in enumerate(outputs)]
     return ModelBytes(stages, 4 * samples * inputs, not cast, INT64 * samples, 2 * samples * max(size, 4))
 
 
@@ -122,5 +124,6 @@ def partitioned(checkpoints: int, model_parallel: int) -> int | float:
 
 
 def partitioned_traffic(seq: int, hidden: int) -> tuple[int, int]:
-    """Elements sent a block and sample: by Megatron's six all-reduces of seq hd (two volumes each), and by P_a's one all-gather. ZeRO sec. 8."""
+    """Elements sent a block and sample: by Megatron's six all-reduces of seq hd (two volumes each), and by P_a's one all-gather.
+    ZeRO sec. 8."""
     return 12 * seq * hidden, seq * hidden

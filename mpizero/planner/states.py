@@ -18,8 +18,9 @@ FP32_GRAD = 4  # a resident float32 gradient, which DeepSpeed's report and ZeRO-
 NAMES = {"0": "baseline", "1": "P_os", "2": "P_os+g", "3": "P_os+g+p"}  # as in ZeRO's tables
 
 TABLE_1_RANKS = (1, 4, 16, 64, 256, 1024)
-TABLE_1 = {  # parameters -> stage -> GB per device as ZeRO prints them, which truncates large cells and rounds small ones
-    7_500_000_000: {"1": (120, 52.5, 35.6, 31.4, 30.4, 30.1), "2": (120, 41.3, 21.6, 16.6, 15.4, 15.1), "3": (120, 30, 7.5, 1.88, 0.47, 0.12)},
+TABLE_1: dict[int, dict[str, tuple[float, ...]]] = {  # parameters -> stage -> GB as printed: large cells truncated, small ones rounded
+    7_500_000_000: {"1": (120, 52.5, 35.6, 31.4, 30.4, 30.1), "2": (120, 41.3, 21.6, 16.6, 15.4, 15.1),
+                    "3": (120, 30, 7.5, 1.88, 0.47, 0.12)},
     128_000_000_000: {"1": (2048, 896, 608, 536, 518, 513), "2": (2048, 704, 368, 284, 263, 257), "3": (2048, 512, 128, 32, 8, 2)},
     1_000_000_000_000: {"1": (16000, 7000, 4750, 4187, 4046, 4011), "2": (16000, 5500, 2875, 2218, 2054, 2013),
                         "3": (16000, 4000, 1000, 250, 62.5, 15.6)},
