@@ -44,6 +44,10 @@ class Lane:
     def __str__(self) -> str:
         return f"{self.op} of unit {self.unit!r} in group {self.group.name!r}" if self.unit else f"{self.op} in group {self.group.name!r}"
 
+    def is_near(self, rank: int) -> bool:
+        """Whether group rank `rank` runs on this host."""
+        return self.group.hosts[rank] == self.group.hosts[self.rank]
+
     def exchange(self, send: Array, dest: int, recv: Array, source: int) -> Pending:
         """Begin to send one flat contiguous array to group rank `dest` and to receive another from `source`.
 

@@ -27,9 +27,10 @@ import numpy as np
 from mpizero.dist.lane import Array, Lane, Pending
 from mpizero.memory import WORKSPACE
 
-SEGMENT_BYTES = 2**20  # of a chunk that is added or handed down a chain: about the size of a core's own cache
+SEGMENT_BYTES = 2**21  # of a chunk that is added or handed down a chain
 GATHER_SEGMENT_BYTES = 2**22  # of a chunk that is only copied
-DEPTH = 2  # segments received ahead: one arrives while another is added
+DEPTH = 2  # segments received ahead from another host: one arrives while another is added
+NEAR_DEPTH = 1  # within a host, where the core that adds is also the one that copies: nothing is gained but a larger footprint in the cache
 
 Steps = Iterator[Pending]
 T = TypeVar("T")
@@ -51,7 +52,8 @@ def reduce_scatter(lane: Lane, flat: Array, out: Array, accumulate: bool = False
     sends = [lane.send(part, (rank + 1) % size) for part in chunks[rank - 1]]
     own_chunk = list(zip(chunks[rank], segments(out), strict=True))
     overwrite = not accumulate and not np.may_share_memory(flat, out)
-    for own, received, result, pending in ahead(_arrivals(lane, chunks, own_chunk, overwrite), DEPTH):
+    depth = NEAR_DEPTH if lane.is_near((rank - 1) % size) else DEPTH
+    for own, received, result, pending in ahead(_arrivals(lane, chunks, own_chunk, overwrite, depth), depth):
         yield pending
         if result is None:  # a partial sum: on it goes
             np.add(received, own, out=own)
@@ -127,17 +129,17 @@ def ahead(items: Iterable[T], depth: int) -> Iterator[T]:
 
 
 def _arrivals(
-    lane: Lane, chunks: list[list[Array]], own_chunk: list[tuple[Array, Array]], overwrite: bool
+    lane: Lane, chunks: list[list[Array]], own_chunk: list[tuple[Array, Array]], overwrite: bool, depth: int
 ) -> Iterator[tuple[Array, Array, Array | None, Pending]]:
     """Begin to receive, one after the other, what a reduce-scatter receives.
 
-    Yields (own values, where the others' sum arrives, the result they make or None, the pending receive). Sums arrive in workspace,
-    used in rotation; those for the result arrive in it if that may be overwritten, which spares a pass over memory.
+    Yields (own values, where the others' sum arrives, the result they make or None, the pending receive). Sums arrive in `depth`
+    pieces of workspace in turn; those for the result arrive in it if that may be overwritten, which spares a pass over memory.
     """
     rank, size = lane.rank, lane.size
     partial = [(own, None) for step in range(2, size) for own in chunks[rank - step]]
     through_workspace = partial if overwrite else [*partial, *own_chunk]
-    depth = min(DEPTH, len(through_workspace))
+    depth = min(depth, len(through_workspace))
     width = max((own.size for own, _ in through_workspace), default=0)
     workspace = lane.mem.empty(depth * width, chunks[0][0].dtype, WORKSPACE)  # one array: an allocator has it at hand more often than two
     for number, (own, result) in enumerate([*partial, *own_chunk]):

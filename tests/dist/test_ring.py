@@ -24,13 +24,13 @@ def inputs(size, numel, dtype="int64", seed=0):
 @pytest.fixture(autouse=True)
 def constants(monkeypatch):
     """Tests set the ring's constants as they like; hypothesis repeats inside one call, so the fixture restores only at the end."""
-    for name in ("SEGMENT_BYTES", "GATHER_SEGMENT_BYTES", "DEPTH"):
+    for name in ("SEGMENT_BYTES", "GATHER_SEGMENT_BYTES", "DEPTH", "NEAR_DEPTH"):
         monkeypatch.setattr(ring, name, getattr(ring, name))
 
 
 def set_sizes(segment, depth):
     ring.SEGMENT_BYTES = ring.GATHER_SEGMENT_BYTES = segment
-    ring.DEPTH = depth
+    ring.DEPTH, ring.NEAR_DEPTH = depth, depth // 2 + 1
 
 
 def reduce_scatter(flats, seed=0, accumulate=False, own_chunk=False):
@@ -175,7 +175,7 @@ def test_a_chunk_below_256_kib_is_one_message():
 
 
 def test_workspace_is_bounded():
-    """DEPTH segments, or nothing at all where two ranks exchange into a result of its own."""
+    """As many segments as are received ahead, or nothing at all where two ranks exchange into a result of its own."""
     taken = []
 
     class Counting:
@@ -184,9 +184,9 @@ def test_workspace_is_bounded():
             taken.append(shape)
             return np.empty(shape, dtype)
 
-    set_sizes(80, 2)
-    for size, own_chunk, want in ((2, False, 0), (2, True, 20), (3, False, 20), (3, True, 20)):
-        taken.clear()
+    ring.SEGMENT_BYTES = 80
+    near, far = 10 * ring.NEAR_DEPTH, 10 * ring.DEPTH
+    for size, own_chunk, want in ((2, False, [0, 0]), (2, True, [near] * 2), (3, False, [far, near, far]), (3, True, [far, near, far])):
         network = Network(size)
         lanes = network.lanes()
         flats = inputs(size, 100 * size)
@@ -194,8 +194,14 @@ def test_workspace_is_bounded():
             lane.mem = Counting()
         outs = [flat[ring.chunk(flat.size, lane.rank, size)] if own_chunk else np.empty(100, flat.dtype)
                 for lane, flat in zip(lanes, flats, strict=True)]
-        run(network, [ring.reduce_scatter(lane, flat, out) for lane, flat, out in zip(lanes, flats, outs, strict=True)], 0)
-        assert taken == [want] * size
+        generators = [ring.reduce_scatter(lane, flat, out) for lane, flat, out in zip(lanes, flats, outs, strict=True)]
+        taken_in_order_of_rank = []
+        for generator in generators:
+            taken.clear()
+            first = next(generator)
+            taken_in_order_of_rank += taken
+            assert first is not None
+        assert taken_in_order_of_rank == want
 
 
 # -- mutations: the checks above must be able to fail -------------------------------------------------------------------
