@@ -1,21 +1,25 @@
-"""Measure mpizero on the machine at hand: `mpirun -n 4 python -m mpizero.bench collectives`."""
+"""Measure mpizero on the machine at hand: `mpirun -n 4 python -m mpizero.bench collectives`, `... step`."""
 
 from __future__ import annotations
 
 import argparse
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 from mpizero.cli import Parser, write_json
 from mpizero.dist import run_main, start
 from mpizero.dist.benchmark import Row, measure
+from mpizero.engine import overhead
+from mpizero.engine.config import TrainConfig
 from mpizero.errors import ConfigError
+from mpizero.schedule import STRATEGIES
 from mpizero.text import parse_bytes, table
 
-EXAMPLE = """example:
-  mpirun -n 4 python -m mpizero.bench collectives --sizes 1MiB,16MiB,64MiB --repeat 21 --json collectives.json"""
+EXAMPLE = """examples:
+  mpirun -n 4 python -m mpizero.bench collectives --sizes 1MiB,16MiB,64MiB --repeat 21 --json collectives.json
+  mpirun -n 2 python -m mpizero.bench step --stage 3 --hidden 512"""
 
 COLLECTIVES = """Our rings against MPI's own collectives, called in turn; medians of the slowest rank's times.
 
@@ -23,6 +27,9 @@ bytes is the whole array, as in nccl-tests: what a rank puts into a reduce-scatt
 algbw = bytes / time; busbw = algbw (n-1)/n, for an all-reduce algbw 2 (n-1)/n: what a rank of the ring sends per second.
 Ours works in place, MPI's is called with a send and a receive buffer. With MPI_IN_PLACE (--in-place) an all-gather of two ranks
 is the same single copy on both sides, and the best that can be had is a tie."""
+
+STEP = """A whole training step of the MLP against the same NumPy operators without ledger, schedule and rings, in turn; medians of the
+slowest rank. rings: inside collectives, waiting for the other ranks included; the rest is ledger, schedule and agreement."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -43,6 +50,14 @@ def parser() -> argparse.ArgumentParser:
     add.add_argument("--in-place", action="store_true", help="call MPI's all-gather and all-reduce with MPI_IN_PLACE")
     add.add_argument("--json", metavar="FILE", help="write the rows")
     add.set_defaults(run=run_collectives)
+    add = commands.add_parser("step", help="what a step costs beyond its arithmetic", description=STEP, epilog=EXAMPLE)
+    add.add_argument("--stage", choices=list(STRATEGIES), help="one stage (default: every stage)")
+    add.add_argument("--hidden", type=int, default=96, help="width of the MLP (default %(default)s)")
+    add.add_argument("--batch-size", type=int, default=16, help="samples a rank (default %(default)s)")
+    add.add_argument("--dtype", choices=("float16", "float32"), default="float16", help="default %(default)s")
+    add.add_argument("--repeat", type=int, default=51, help="steps of each (default %(default)s)")
+    add.add_argument("--json", metavar="FILE", help="write the rows")
+    add.set_defaults(run=run_step)
     return top
 
 
@@ -58,6 +73,24 @@ def run_collectives(options: Any) -> int:
         print(collectives_table(rows), flush=True)
         if options.json:
             write_json(options.json, {"rows": [asdict(row) for row in rows]})
+    return 0
+
+
+def run_step(options: Any) -> int:
+    """The sub-command `step`."""
+    if options.repeat < 1:
+        raise ConfigError(f"--repeat {options.repeat} leaves nothing to measure: use 1 or more")
+    config = TrainConfig(model="mlp", hidden=options.hidden, batch_size=options.batch_size, dtype=options.dtype).check()
+    world = start()
+    rows = [overhead.measure(replace(config, stage=stage), world, options.repeat) for stage in ([options.stage] if options.stage else STRATEGIES)]
+    if world.rank == 0:
+        print(f"{world.library}, {world.size} ranks; MLP of width {options.hidden}, {options.batch_size} samples a rank, {options.dtype}; "
+              f"medians of {options.repeat}")
+        print(table(("stage", "step ms", "arithmetic ms", "rings ms", "rest ms", "step / arithmetic"),
+                    [(row.stage, row.step_s * 1e3, row.arithmetic_s * 1e3, row.rings_s * 1e3, row.rest_s * 1e3, row.step_s / row.arithmetic_s)
+                     for row in rows]), flush=True)
+        if options.json:
+            write_json(options.json, {"rows": [asdict(row) | {"rest_s": row.rest_s} for row in rows]})
     return 0
 
 
