@@ -144,6 +144,20 @@ def test_a_rank_that_dies_is_no_hang(run, tmp_path):
     assert (tmp_path / "dying").exists()
 
 
+def test_a_rank_that_breaks_off_is_no_hang(run, tmp_path):
+    """Before the session has begun: no test, no collection, no meeting."""
+    (tmp_path / "conftest.py").write_text(
+        "from mpi4py import MPI\ndef pytest_sessionstart():\n    assert MPI.COMM_WORLD.rank != 1, 'own words'"
+    )
+    end = run(2, """
+        @together
+        def test_common():
+            comm.Barrier()
+    """, "--with-mpi")
+    assert end.status != 0 and end.seconds < 20, end.output
+    assert "own words" in end.stderr and "rank 1 ended before the others" in end.stderr
+
+
 @pytest.mark.parametrize("difference", ["if rank == 1: test_extra = lambda: None", "assert rank != 1"], ids=["extra", "import error"])
 def test_ranks_must_collect_the_same_tests(run, difference):
     end = run(2, f"""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import faulthandler
 import os
 import signal
@@ -21,12 +22,14 @@ class OutOfStep(Exception):
 
 
 class Meeting:
-    """Final. `stderr` is a file descriptor that nothing captures."""
+    """Final. `stderr` is a file descriptor that nothing captures. `over`: set it when ranks need not meet again."""
 
     def __init__(self, stderr: int) -> None:
         self.comm = MPI.COMM_WORLD.Dup()
         self.rank, self.size = self.comm.Get_rank(), self.comm.Get_size()
         self.stderr = stderr
+        self.over = False
+        atexit.register(self._leave)
         faulthandler.register(signal.SIGUSR2, file=stderr)  # the stacks of a rank that hangs inside MPI
         me = f"{socket.gethostname()}\0{os.getpid()}"
         self.places = [place.split("\0") for place in self.share("the first meeting", me)]
@@ -49,6 +52,11 @@ class Meeting:
         if len(set(purposes)) > 1:
             raise OutOfStep(texts)
         return texts
+
+    def _leave(self) -> None:
+        """A process that ends before the meetings are over would wait in MPI_Finalize, and the others for it, for ever."""
+        if not self.over:
+            self._abort(f"rank {self.rank} ended before the others")
 
     def _wait(self, request: MPI.Request, purpose: str, text: str, seconds: float | None) -> None:
         begin = time.monotonic()

@@ -9,6 +9,7 @@ the job is aborted with the stacks of all ranks.
 
 from __future__ import annotations
 
+import contextlib
 import getpass
 import os
 import tempfile
@@ -92,7 +93,6 @@ class Together:
         self.patience = {outcome: float(config.getini("mpi_timeout")) for outcome in SEVERITY}
         self.patience["failed"] = float(config.getini("mpi_failed_timeout"))
         self.meeting = Meeting(os.dup(2))  # nothing is captured yet
-        self.over = False
         root = Path(tempfile.gettempdir()) / f"pytest-mpi-{getpass.getuser()}-rank{self.meeting.rank}"
         root.mkdir(mode=0o700, exist_ok=True)
         os.environ["PYTEST_DEBUG_TEMPROOT"] = str(root)
@@ -105,7 +105,7 @@ class Together:
         for rank, text in enumerate(self.meeting.share("collecting", "\n".join(names))):
             theirs = text.split("\n") if text else []
             if theirs != names:
-                self.over = True
+                self.meeting.over = True
                 odd = ", ".join(sorted(set(theirs) ^ set(names))[:5]) or "the same in another order"
                 pytest.exit(f"ranks {self.meeting.rank} and {rank} collected different tests: {odd}", pytest.ExitCode.USAGE_ERROR)
 
@@ -121,7 +121,7 @@ class Together:
             try:
                 self.meeting.share(f"start of {item.nodeid}")
             except self.out_of_step as odd:
-                self.over = True
+                self.meeting.over = True
                 raise item.session.Failed(f"rank {odd.args[0].index(END)} has ended its tests") from None
         return (yield)
 
@@ -138,11 +138,10 @@ class Together:
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         """Ranks end together: one that waits inside MPI_Finalize would spin."""
-        if not self.over:
-            try:
+        if not self.meeting.over:
+            with contextlib.suppress(self.out_of_step):
                 self.meeting.share("end", END)
-            except self.out_of_step:
-                pass
+            self.meeting.over = True
 
 
 def _is_rank_test(item: pytest.Item) -> bool:
