@@ -38,7 +38,8 @@ def gelu(x: Array, mem: Allocator) -> Array:
 def gelu_backward(x: Array, dy: Array, mem: Allocator) -> tuple[Array, Array]:
     """Inverts y = x * s, s = (1 + tanh(u)) / 2. x, dy (...) -> dx (...), and y (...) again, the same bits as forward's.
 
-    dx = dy * (s + x s (1 - s) * 2 du/dx), since 1 - tanh^2 = 4 s (1 - s). With q = u / x = SCALE * (1 + CUBIC x^2), 2 du/dx = 6 q - 4 SCALE.
+    dx = dy * (s + x s (1 - s) * 2 du/dx), since 1 - tanh^2 = 4 s (1 - s). With q = u / x = SCALE * (1 + CUBIC x^2),
+    2 du/dx = 6 q - 4 SCALE.
     Consumes its operands: dx takes the place of dy, y that of x.
     """
     flat_x, flat_dy = x.reshape(-1), dy.reshape(-1)

@@ -1,8 +1,11 @@
 """Causal multi-head attention.
 
-Legend: B batch, T tokens, H heads, D features of a head, C = H * D. Scores exist for a few (batch, head) pairs at a time, never for all:
-forward saves the log of each row's sum of exponentials, (B,H,T), and backward computes the probabilities again (FlashAttention's
-saving, arXiv:2205.14135, sec. 3.1), so nothing of size T x T lives between forward and backward.
+Legend: B batch, T tokens, H heads, D features of a head, C = H * D.
+
+Scores exist for a few (batch, head) pairs and queries at a time, never for all: forward saves the log of each row's sum of exponentials,
+(B,H,T), and backward computes the probabilities again (FlashAttention's saving, arXiv:2205.14135, sec. 3.1), so nothing of size T x T lives
+between forward and backward. Measured on one core, float32, C = 128: keeping the probabilities would make attention 11 to 14 % faster
+(3 % of a GPT step at T = 128), for 4 C more numbers per token at T = 128 and 32 C more at T = 1024, beside the 10 C a block saves.
 """
 
 from __future__ import annotations

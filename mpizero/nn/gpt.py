@@ -2,7 +2,7 @@
 
 Radford et al., "Language Models are Unsupervised Multitask Learners", sec. 2.3; names as in OpenAI's release.
 
-Legend: B batch, T tokens, C = d_model, V vocabulary, n = B * T.
+Legend: B batch, T tokens, C = d_model, H heads, V vocabulary, n = B * T, r rows of a piece of n.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ class Gradients:
         self.views, self.written = views, written
 
     def add(self, name: str, value: Array, mem: Allocator = UNCOUNTED) -> None:
-        """view = round(view + value). value: the parameter's shape. Without `mem`, temporaries are no larger than a block, and not counted."""
+        """view = round(view + value). value: the parameter's shape. Without `mem`, temporaries, blocks at most, are not counted."""
         view = self.views[name]
         if name not in self.written:
             cast(value, view, mem)
@@ -55,7 +55,7 @@ class Gradients:
 
 
 def add_rows(out: Array, values: Array, mem: Allocator) -> None:
-    """out = round(out + values). out, values (n,...) of any floating dtypes; computed in the wider of their compute dtypes, block by block."""
+    """out = round(out + values), block by block. out, values (n,...) of any floating dtypes; computed in the wider compute dtype."""
     work = np.result_type(compute_dtype(out.dtype), compute_dtype(values.dtype))
     if out.dtype == values.dtype == work:
         out += values

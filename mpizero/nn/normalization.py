@@ -66,9 +66,8 @@ def layer_norm_again(x: Array, stats: Array, weight: Array, bias: Array, mem: Al
     return y
 
 
-def layer_norm_backward(
-    x: Array, stats: Array, dy: Array, weight: Array, names: tuple[str, str], grads: Gradients, mem: Allocator, residual: Array | None = None
-) -> Array:
+def layer_norm_backward(x: Array, stats: Array, dy: Array, weight: Array, names: tuple[str, str], grads: Gradients, mem: Allocator,
+                        residual: Array | None = None) -> Array:
     """Inverts y = xhat * weight + bias, xhat = (x - mean) * rstd. x, dy (n,C) -> dx (n,C), plus `residual` (n,C), in one rounding.
 
     dx = rstd * (g - mean(g) - xhat * mean(g * xhat)), g = dy * weight; means over C. names: of weight and bias, whose gradients are
@@ -78,12 +77,11 @@ def layer_norm_backward(
     rows, work = row_step(x.shape[1]), compute_dtype(x.dtype)
     w = vector(weight)
     buffers = [staging(x, rows, mem) for _ in range(3)]
-    xhat_buffer = mem.empty((min(rows, len(x)), x.shape[1]), work, WORKSPACE)
-    product_buffer = mem.empty(xhat_buffer.shape, work, WORKSPACE)
+    scratch = mem.empty((2, min(rows, len(x)), x.shape[1]), work, WORKSPACE)
     sums = np.zeros((2, x.shape[1]), work)  # dweight, dbias. Tiny
     for span in spans(len(x), rows):
         g_in, out = read(dy[span], buffers[0], mem), target(dx[span], buffers[1])
-        xhat, product = xhat_buffer[: len(g_in)], product_buffer[: len(g_in)]
+        xhat, product = scratch[:, : len(g_in)]
         _normalise(read(x[span], buffers[1], mem), stats[:, span], xhat)
         ones = np.ones(len(g_in), work)
         np.multiply(g_in, xhat, out=product)

@@ -16,7 +16,8 @@ for i in range(LAYERS):
     for name, shape in {"ln_1.weight": (WIDTH,), "ln_1.bias": (WIDTH,), "attn.c_attn.weight": (WIDTH, 3 * WIDTH),
                         "attn.c_attn.bias": (3 * WIDTH,), "attn.c_proj.weight": (WIDTH, WIDTH), "attn.c_proj.bias": (WIDTH,),
                         "ln_2.weight": (WIDTH,), "ln_2.bias": (WIDTH,), "mlp.c_fc.weight": (WIDTH, 4 * WIDTH),
-                        "mlp.c_fc.bias": (4 * WIDTH,), "mlp.c_proj.weight": (4 * WIDTH, WIDTH), "mlp.c_proj.bias": (WIDTH,)}.items():  # fmt: skip
+                        "mlp.c_fc.bias": (4 * WIDTH,), "mlp.c_proj.weight": (4 * WIDTH, WIDTH),
+                        "mlp.c_proj.bias": (WIDTH,)}.items():  # fmt: skip
         SHAPES[f"h.{i}.{name}"] = shape
 SHAPES |= {"ln_f.weight": (WIDTH,), "ln_f.bias": (WIDTH,)}
 

@@ -246,8 +246,8 @@ def laid_out(params, offset):
 def test_results_do_not_depend_on_where_parameters_lie(dtype):
     """Any alignment of parameter and gradient views: equal bits. Sizes odd, and large enough for every BLAS kernel."""
     config = GPTConfig(layers=1, d_model=66, heads=3, context=37, vocab=83)
-    for model, x, targets in ((gpt(config), *text(config, batch=4)),
-                              (mlp(97, 3, 33, 17), np.random.default_rng(0).standard_normal((19, 33), np.float32), np.arange(19) % 17)):  # fmt: skip
+    samples = np.random.default_rng(0).standard_normal((19, 33), np.float32)
+    for model, x, targets in ((gpt(config), *text(config, batch=4)), (mlp(97, 3, 33, 17), samples, np.arange(19) % 17)):
         params = parameters(model, dtype)
         loss, views = loss_and_gradients(model, params, x, targets)
         for offset in (1, 2, 3, 5, 8, 13):
