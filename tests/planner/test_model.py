@@ -1,0 +1,61 @@
+"""Models without arrays are the models that are trained."""
+
+from __future__ import annotations
+
+import pytest
+
+from mpizero.errors import ConfigError
+from mpizero.layout import wrap
+from mpizero.nn.gpt import GPTConfig
+from mpizero.nn.gpt import gpt as real_gpt
+from mpizero.nn.mlp import mlp as real_mlp
+from mpizero.planner import model
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_gpt_is_nns(tied):
+    assert model.gpt(3, 8, 2, 11, context=6, tied=tied).spec == real_gpt(GPTConfig(3, 8, 2, 6, 11, tied)).spec
+
+
+def test_mlp_is_nns():
+    assert model.mlp().spec == real_mlp().spec and model.mlp(hidden=7, layers=3).spec == real_mlp(hidden=7, layers=3).spec
+    assert model.mlp().spec.psi == 32_656
+
+
+def test_gpt2_medium():
+    assert model.gpt(24, 1024, 16, 50_257).spec.psi == 354_823_168
+    assert model.gpt(24, 1024, 16, 50_257).largest_leaf == 50_257 * 1024
+
+
+def test_lectures_13b():
+    spec = model.blocks().spec
+    assert spec.psi == 12_746_752_000 and [param.numel for param in spec.params[:2]] == [163_840_000, 314_572_800]
+    assert 2 * spec.psi == 25_493_504_000  # M = 25.49 GB
+
+
+@pytest.mark.parametrize("psi, units", [(7_500_000_000, 32), (13_000_000_000, 32), (10, 32), (1024, 7), (1025, 7), (10**6, 1)])
+def test_flat_units_are_equal_but_for_the_rest(psi, units):
+    sizes = [param.numel for param in model.flat(psi, units).spec.params]
+    assert sum(sizes) == psi and len(sizes) <= units and len(set(sizes[:-1])) <= 1 and max(sizes) == sizes[0] >= sizes[-1]
+
+
+@pytest.mark.parametrize("psi", [7_500_000_000, 13_000_000_000, 128_000_000_000, 10**12])
+def test_round_numbers_need_no_padding(psi):
+    assert wrap(model.flat(psi).spec, 64).padded_numel == psi
+
+
+@pytest.mark.parametrize("text, psi", [("7.5e9", 7_500_000_000), ("7.5B", 7_500_000_000), ("7500000000", 7_500_000_000),
+                                       ("13e9", 13 * 10**9), ("1.5b", 1_500_000_000), ("32656", 32_656), ("1T", 10**12), (" 2K ", 2000)])
+def test_counts(text, psi):
+    assert model.parse_count(text) == psi
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "7.5", "1e-3", "nan", "inf", "1e400", "12 gigs", "", "B", "1e19"])
+def test_bad_counts(text):
+    with pytest.raises(ConfigError, match="as in 7.5e9"):
+        model.parse_count(text)
+
+
+def test_heads_must_divide():
+    with pytest.raises(ConfigError, match="use d_model 9 or 12"):
+        model.gpt(1, 10, 3, 5)
