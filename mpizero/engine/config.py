@@ -39,6 +39,10 @@ class TrainConfig:
     accumulation: int = _option(1, "microbatches in a step", type=int)
     no_sync: bool = _option(False, "reduce gradients once a step, not after every microbatch: less traffic, whole gradients in memory", action="store_true")
     shard_size: int | None = _option(None, "F: ranks among which state is sharded, replicated across the others (all; stages 1 to 3)", type=int, metavar="F")
+    backward_prefetch: int = _option(0, "stages gathered ahead in backward (0; --stage 3 alone gathers)", type=int, metavar="DEPTH")
+    forward_prefetch: int = _option(0, "the same in forward (0)", type=int, metavar="DEPTH")
+    keep_last_unit: bool = _option(False, "keep the last unit gathered between forward and backward", action="store_true")
+    limit_all_gathers: int | None = _option(None, "units gathered at once, unless a stage needs more (no limit)", type=int, metavar="K")
     dtype: str = _option("float16", "of parameters, activations and gradients", choices=["float16", "bfloat16", "float32"])
     optimizer: str | None = _option(None, "adam couples weight decay to the gradient, adamw does not (mlp adam, gpt adamw)", choices=["adam", "adamw"])
     weight_decay: float | None = _option(None, "weight decay (mlp 0, gpt 0.01)", type=float)
@@ -81,8 +85,9 @@ def _at_least(bound: int) -> tuple[Callable[[float], bool], str]:
 
 _POSITIVE: tuple[Callable[[float], bool], str] = (lambda value: value > 0, "above 0")
 RULES: Mapping[str, tuple[Callable[[float], bool], str]] = {
-    **{name: _at_least(1) for name in (*SIZES, "batch_size", "accumulation", "shard_size")},
+    **{name: _at_least(1) for name in (*SIZES, "batch_size", "accumulation", "shard_size", "limit_all_gathers")},
     **{name: _at_least(0) for name in ("steps", "warmup", "weight_decay", "check_replicas", "seed")},
+    **{name: _at_least(0) for name in ("backward_prefetch", "forward_prefetch")},
     "lr": _POSITIVE,
     "clip": _POSITIVE,
 }

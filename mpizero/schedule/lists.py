@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from mpizero.layout import Wrapping
+from mpizero.schedule import passes
 from mpizero.schedule.actions import Action
-from mpizero.schedule.passes import without_lone_collectives, without_saving
 from mpizero.schedule.step import accumulate, evaluate, update, zero_grad
 from mpizero.schedule.strategies import Strategy
 from mpizero.schedule.validate import validate
@@ -29,15 +30,20 @@ class Lists:
 
 
 def training_lists(strategy: Strategy, wrapping: Wrapping, replicas: int, shards: int, *,
-                   accumulation: int = 1, no_sync: bool = False) -> Lists:
-    """The lists of `strategy` for `accumulation` microbatches on a mesh of `replicas` x `shards` ranks."""
+                   accumulation: int = 1, no_sync: bool = False, backward_prefetch: int = 0, forward_prefetch: int = 0,
+                   keep_last_unit: bool = False, limit_all_gathers: int | None = None) -> Lists:
+    """The lists of `strategy` for `accumulation` microbatches on a mesh of `replicas` x `shards` ranks, through the passes named."""
     units = len(wrapping.units)
 
-    def lean(actions: Actions) -> Actions:
-        return without_lone_collectives(actions, replicas, shards)
+    def passed(actions: Iterable[Action]) -> Actions:
+        actions = passes.without_lone_collectives(actions, replicas, shards)
+        if keep_last_unit:
+            actions = passes.keep_last_unit(actions)
+        actions = passes.forward_prefetch(passes.backward_prefetch(actions, backward_prefetch), forward_prefetch)
+        return passes.limit_all_gathers(actions, limit_all_gathers, wrapping.stages) if limit_all_gathers else actions
 
-    lists = Lists(lean(list(accumulate(strategy, wrapping.stages, units, accumulation, no_sync))),
-                  lean(list(update(strategy, units))), list(zero_grad(units)), without_saving(evaluate(strategy, wrapping.stages)))
+    lists = Lists(passed(accumulate(strategy, wrapping.stages, units, accumulation, no_sync)), passed(update(strategy, units)),
+                  list(zero_grad(units)), passed(passes.without_saving(evaluate(strategy, wrapping.stages))))
     for actions in (lists.step(), lists.step(skipped=True), lists.evaluate):
-        validate(actions, wrapping, strategy.placement, replicas, shards)
+        validate(actions, wrapping, strategy.placement, replicas, shards, limit_all_gathers)
     return lists

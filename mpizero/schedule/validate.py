@@ -45,6 +45,8 @@ class _Checker:
     placement: Placement
     replicas: int
     shards: int
+    limit: int | None = None
+    most: int = 0  # units gathered at once since the last computation
     units: list[_UnitState] = field(init=False)
     forwards: set[tuple[int, int]] = field(default_factory=set)  # (stage, mb) whose backward is due
 
@@ -75,6 +77,7 @@ class _Checker:
                 _rule(self.placement.params is SHARDED, "its parameters are kept whole")
                 _rule(not unit.gathered, "it is gathered already")
                 unit.gathered = True
+                self.most = max(self.most, sum(other.gathered for other in self.units))
             case Reshard():
                 _rule(unit.gathered, "it is not gathered")
                 unit.gathered = False
@@ -100,7 +103,10 @@ class _Checker:
                 unit.reduced = False
 
     def _reads(self, stage: int) -> None:
-        for unit in self.wrapping.stages[stage].units:
+        units = self.wrapping.stages[stage].units
+        _rule(self.limit is None or self.most <= max(self.limit, len(units)), f"{self.most} units were gathered at once: above the limit")
+        self.most = 0
+        for unit in units:
             state = self.units[unit]
             _rule(state.gathered or self.placement.params is not SHARDED, f"unit {unit} is not gathered")
             _rule(state.current, f"unit {unit} is stale: gather it after the update")
@@ -116,9 +122,13 @@ class _Checker:
             _rule(not unit.partial and not unit.reduced, f"unit {index} still has a gradient")
 
 
-def validate(actions: Iterable[Action], wrapping: Wrapping, placement: Placement, replicas: int = 1, shards: int = 1) -> None:
-    """Raise `IllegalSchedule` unless every action is legal where it stands and the resting placement is reached again."""
-    checker = _Checker(wrapping, placement, replicas, shards)
+def validate(actions: Iterable[Action], wrapping: Wrapping, placement: Placement, replicas: int = 1, shards: int = 1,
+             limit: int | None = None) -> None:
+    """Raise `IllegalSchedule` unless every action is legal where it stands and the resting placement is reached again.
+
+    limit: units that may be gathered at once, unless a stage needs more.
+    """
+    checker = _Checker(wrapping, placement, replicas, shards, limit)
     for place, action in enumerate(actions):
         try:
             checker.act(action)

@@ -1,0 +1,71 @@
+"""Passes change when parameters are gathered: no bit of the result, and bytes and traffic stay as planned, on every number of ranks."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from mpizero.engine.config import TrainConfig
+from mpizero.engine.job import prepare
+from mpizero.engine.trainer import AGREEMENT_OPS, run_steps
+from mpizero.errors import ConfigError
+from tests.engine.runs import GPT, MLP, run
+from tests.engine.test_stages import follows_its_plan
+
+MODES = [(1, False), (2, False), (2, True)]  # accumulation, no_sync
+OPTIONS = [{"backward_prefetch": 2, "forward_prefetch": 1, "keep_last_unit": True}, {"backward_prefetch": 1},
+           {"backward_prefetch": 9, "forward_prefetch": 9, "limit_all_gathers": 3}]
+
+
+@pytest.mark.parametrize("config", [replace(MLP, steps=2), replace(GPT, steps=2)], ids=["mlp", "gpt, tied"])
+@pytest.mark.parametrize("accumulation, no_sync", MODES)
+def test_same_bits_and_as_planned(group, config, accumulation, no_sync):
+    for shards in (shards for shards in range(1, group.size + 1) if group.size % shards == 0):
+        plain = replace(config, stage="3", shard_size=shards, accumulation=accumulation, no_sync=no_sync, clip=0.5)
+        expected = run(plain, group)[1]
+        for options in OPTIONS if shards == group.size and config.model == "mlp" else OPTIONS[:1]:
+            job, outcome = run(replace(plain, **options), group)
+            assert outcome == expected, (shards, options)
+            follows_its_plan(job)
+
+
+@pytest.mark.parametrize("policy", [lambda name: "all", lambda name: name.split(".")[-1]], ids=["one unit", "by kind"])
+def test_units_that_cut_across_stages(group, policy):
+    plain = replace(MLP, stage="3", steps=2)
+    expected = run(plain, group, policy=policy)[1]
+    for options in OPTIONS:
+        job, outcome = run(replace(plain, **options), group, policy=policy, debug=True)
+        assert outcome == expected, options
+        follows_its_plan(job)
+
+
+def test_golden_peaks_and_traffic(group):
+    """The five-layer MLP, by hand. Depth 1: the peak is the backward of unit 2, now beside the whole parameters of unit 1."""
+    golden = replace(MLP, stage="3", hidden=96, batch_size=16, steps=1)
+    size, psi, last = group.size, 32_656, 1552
+    for options, gathers, ahead in (({}, 2 * psi, 0), ({"backward_prefetch": 1}, 2 * psi, 9312),
+                                    ({"keep_last_unit": True}, 2 * psi - last, 0)):
+        job = prepare(replace(golden, **options), group)
+        progress = run_steps(job)
+        if size != 3:  # no padding
+            assert progress.sent["all_gather"] == 2 * gathers * (size - 1) // size
+        if size == 4:
+            shards, whole = 114_296, 2 * 2 * 9312
+            reduced = 2 * (1552 + 9312 * (1 if ahead else 2)) // 4
+            assert job.ledger.peak_model_state_bytes == shards + reduced + whole + 2 * ahead
+        assert job.ledger.peak["unsharded_param"] == 2 * (9312 + ahead)
+    assert set(progress.sent) - set(AGREEMENT_OPS) == {"all_gather", "reduce_scatter"}
+
+
+@pytest.mark.parametrize("stage", ["0", "1", "2"])
+def test_other_stages_gather_nothing_and_stay_as_they_are(group, stage):
+    plain, ahead = (prepare(replace(MLP, stage=stage, **options), group) for options in ({}, OPTIONS[0]))
+    assert plain.lists == ahead.lists
+
+
+@pytest.mark.parametrize("wrong, words", [({"backward_prefetch": -1}, "--backward-prefetch -1 is impossible: it must be at least 0"),
+                                          ({"limit_all_gathers": 0}, "--limit-all-gathers 0 is impossible: it must be at least 1")])
+def test_impossible_depths(wrong, words):
+    with pytest.raises(ConfigError, match=words):
+        TrainConfig(stage="3", **wrong).check()
