@@ -24,7 +24,7 @@ import numpy as np
 from mpizero.errors import ConfigError
 from mpizero.layout.flat import UPDATE_BLOCK
 from mpizero.memory import GRAD_FP32, WORKSPACE, Allocator
-from mpizero.optim.half import narrow, widen
+from mpizero.half import narrow, widen
 
 
 @dataclass(frozen=True)

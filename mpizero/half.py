@@ -22,7 +22,7 @@ _OFFSET = np.array(126 << 10, np.int64).astype(np.int16)  # what `narrow` has to
 
 
 def widen(half: np.ndarray, out: np.ndarray) -> None:
-    """out = half, exactly. half float16 (n,), out float32 (n,)."""
+    """out = half, exactly. half float16, out float32, of one shape."""
     if half.size and (half.view(np.int16).max() >= 0x7C00 or half.view(np.uint16).max() >= 0xFC00):  # +inf, +NaN; -inf, -NaN
         np.copyto(out, half)
         return
@@ -34,9 +34,9 @@ def widen(half: np.ndarray, out: np.ndarray) -> None:
 
 
 def narrow(values: np.ndarray, out: np.ndarray, scratch: np.ndarray, more: np.ndarray) -> None:
-    """out = values, rounded to nearest even; from 65,520 on becomes inf. values: float32 (n,); out: float16 (n,).
+    """out = values, rounded to nearest even; from 65,520 on becomes inf. values: float32; out: float16 of the same shape.
 
-    scratch, more: float32 (n,), destroyed. Adding c = 2^13 times the power of two at or below |x| (at least 2^-14) makes the processor
+    scratch, more: float32 of that shape, destroyed. Adding c = 2^13 times the power of two at or below |x| (at least 2^-14) makes the processor
     round |x| at its 10th fraction bit, or where float16's subnormals end, and leaves the float16 significand, implicit bit included, in
     the low bits of the sum.
     """

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from mpizero.optim.half import narrow, widen
+from mpizero.half import narrow, widen
 
 EVERY_HALF = np.arange(2**16, dtype=np.uint16).view(np.float16)
 FINITE = EVERY_HALF[np.isfinite(EVERY_HALF)]
