@@ -27,8 +27,8 @@ def table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     cells = [list(header)] + [[_cell(value) for value in row] for row in body]
     widths = [max(len(row[i]) for row in cells) for i in range(len(header))]
     right = [all(isinstance(row[i], int | float) and not isinstance(row[i], bool) for row in body) for i in range(len(header))]
-    lines = ["  ".join(cell.rjust(width) if to_right else cell.ljust(width) for cell, width, to_right in zip(row, widths, right, strict=True))
-             .rstrip() for row in cells]
+    lines = ["  ".join(cell.rjust(width) if to_right else cell.ljust(width)
+                       for cell, width, to_right in zip(row, widths, right, strict=True)).rstrip() for row in cells]
     return "\n".join([lines[0], "  ".join("-" * width for width in widths), *lines[1:]])
 
 
@@ -38,3 +38,11 @@ def _cell(value: object) -> str:
     if isinstance(value, int):
         return f"{value:,}"
     return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def in_units(nbytes: int | float) -> str:
+    """`16.6 GB`: three digits in powers of 1000, as papers print sizes."""
+    for unit, size in (("TB", 10**12), ("GB", 10**9), ("MB", 10**6), ("KB", 10**3)):
+        if nbytes >= 0.9995 * size:
+            return f"{nbytes / size:.3g} {unit}" if nbytes < 999.5 * size else f"{nbytes / size:,.0f} {unit}"
+    return f"{nbytes:,.0f} B"

@@ -61,6 +61,12 @@ def place(sends: Iterable[Send], geometry: Geometry, ranks_per_host: int) -> Lin
                  len(leaving), tuple(ranks))
 
 
+def stays_inside(axis: Axis, geometry: Geometry, ranks_per_host: int) -> bool:
+    """No ring along `axis` leaves a host."""
+    world = geometry.shards * geometry.replicas
+    return all(successor(rank, axis, geometry) // ranks_per_host == rank // ranks_per_host for rank in range(world))
+
+
 def _ranks(by_axis: dict[Axis, int], geometry: Geometry, ranks_per_host: int) -> Iterator[tuple[int, int]]:
     """(bytes inside the host, bytes between hosts) of each rank."""
     for rank in range(geometry.shards * geometry.replicas):

@@ -59,7 +59,7 @@ def plan_memory(actions: Iterable[Action], geometry: Geometry) -> MemoryPlan:
     """Walk `actions` (a whole step, from rest to rest)."""
     live = dict.fromkeys(KINDS, 0) | at_rest(geometry)
     plan = MemoryPlan(at_rest=dict(live), peak_by_kind=dict(live), peak_bytes=sum(live.values()))
-    for action, deltas in _deltas(actions, geometry):
+    for action, deltas in walk(actions, geometry):
         most = sum(live.values())
         for kind, change in deltas:
             live[kind] += change
@@ -96,7 +96,7 @@ def formula_after_backward(geometry: Geometry, psi: int | None = None) -> int | 
     return geometry.itemsize * (share(keep.params) + share(keep.grads)) + geometry.optimizer_bytes * share(keep.optim)
 
 
-def _deltas(actions: Iterable[Action], geometry: Geometry) -> Iterator[tuple[Action, list[Delta]]]:
+def walk(actions: Iterable[Action], geometry: Geometry) -> Iterator[tuple[Action, list[Delta]]]:
     """Each action with its allocations and frees, in order."""
     units, size = geometry.wrapping.units, geometry.itemsize
     partial: set[int] = set()  # units with an unreduced gradient

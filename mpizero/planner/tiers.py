@@ -1,0 +1,142 @@
+"""Bytes on device, host and NVMe, and what moves between them, when model states leave the device: from the same list of actions.
+
+[Note: What stays on its way]
+A gradient shard is reduced on the device and then moves down, so it lies on both for the time of the reduction. A parameter shard moves up
+straight into its place in the gathered unit. NVMe is reached through the host: one unit's states lie there during its update, one shard
+during its gather. Updates of states off the device run on the host (ZeRO-Offload, arXiv:2101.06840, sec. 3; ZeRO-Infinity,
+arXiv:2104.07857, sec. 5).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+from mpizero.layout import SHARDED
+from mpizero.planner.geometry import Geometry
+from mpizero.planner.memory import Delta, at_rest, walk
+from mpizero.schedule.actions import Action, OptimStep, ReduceScatterGrad, Unshard
+
+TIERS = ("device", "host", "nvme")
+MIXED = 12  # optimizer bytes per parameter when the master weights cannot be the parameters themselves, which are elsewhere
+
+
+@dataclass(frozen=True)
+class Offload:
+    """Where states live. Reduced gradients go where the optimizer's states are. stages: where it makes sense."""
+
+    name: str
+    optim: str
+    param: str
+    stages: tuple[str, ...]
+
+
+OFFLOADS = (
+    Offload("none", "device", "device", ("0", "1", "2", "3")),
+    Offload("cpu", "host", "device", ("1", "2", "3")),  # ZeRO-Offload
+    Offload("cpu+params", "host", "host", ("3",)),  # ZeRO-Infinity
+    Offload("nvme", "nvme", "nvme", ("3",)),
+)
+NONE = OFFLOADS[0]
+
+
+@dataclass(frozen=True)
+class Move:
+    """Bytes over a link during one action: down (device to host), up, or nvme (reads and writes)."""
+
+    action: Action
+    link: str
+    nbytes: int
+
+
+@dataclass
+class TierPlan:
+    """Bytes of a rank by tier. device_points: the most on the device during each action."""
+
+    at_rest: dict[str, int]
+    peak: dict[str, int]
+    device_points: list[int] = field(default_factory=list)
+    moves: list[Move] = field(default_factory=list)
+
+
+def plan_tiers(actions: Iterable[Action], geometry: Geometry, offload: Offload = NONE) -> TierPlan:
+    """Walk a whole step, from rest to rest. With `NONE` the device's bytes are those of `plan_memory`."""
+    states = _States(geometry, offload)
+    live = dict.fromkeys(TIERS, 0)
+    for kind, nbytes in states.at_rest().items():
+        live[states.tier(kind)] += nbytes
+    plan = TierPlan(dict(live), dict(live))
+    for action, deltas in walk(actions, geometry):
+        most = live["device"]
+        for tier, change in states.placed(action, deltas):
+            live[tier] += change
+            plan.peak[tier] = max(plan.peak[tier], live[tier])
+            most = max(most, live["device"])
+        plan.device_points.append(most)
+        plan.moves += [Move(action, link, nbytes) for link, nbytes in states.moved(action, deltas) if nbytes]
+    return plan
+
+
+@dataclass(frozen=True)
+class _States:
+    """Where each kind lies. Final."""
+
+    geometry: Geometry
+    offload: Offload
+
+    def tier(self, kind: str) -> str:
+        if kind == "grad_fp32":
+            return "device" if self.offload.optim == "device" else "host"
+        return {"param": self.offload.param, "grad": self.offload.optim, "optim": self.offload.optim}.get(kind, "device")
+
+    def at_rest(self) -> dict[str, int]:
+        rest = at_rest(self.geometry)
+        return rest | {"optim": rest["optim"] // self.geometry.optimizer_bytes * self.optimizer_bytes}
+
+    @property
+    def optimizer_bytes(self) -> int:
+        return self.geometry.optimizer_bytes if self.offload.param == self.offload.optim else MIXED
+
+    def shard_bytes(self, unit: int) -> int:
+        return self.geometry.itemsize * self.geometry.kept(unit, SHARDED)
+
+    def updated(self, unit: int) -> int:
+        """Elements that a rank updates."""
+        return self.geometry.kept(unit, self.geometry.placement.optim)
+
+    def placed(self, action: Action, deltas: list[Delta]) -> Iterator[tuple[str, int]]:
+        """(tier, bytes) in order, with what stays on its way."""
+        passing = list(self._passing(action))
+        yield from passing
+        for kind, change in deltas:
+            yield self.tier(kind), change
+        for tier, nbytes in passing:
+            yield tier, -nbytes
+
+    def _passing(self, action: Action) -> Iterator[tuple[str, int]]:
+        match action:
+            case ReduceScatterGrad(unit) if self.offload.optim != "device":
+                yield "device", self.shard_bytes(unit)
+                if self.offload.optim == "nvme":
+                    yield "host", self.shard_bytes(unit)
+            case Unshard(unit) if self.offload.param == "nvme":
+                yield "host", self.shard_bytes(unit)
+            case OptimStep(unit) if self.offload.optim == "nvme":  # states, gradient, and the new parameters
+                yield "host", (self.optimizer_bytes + 2 * self.geometry.itemsize) * self.updated(unit)
+
+    def moved(self, action: Action, deltas: list[Delta]) -> Iterator[tuple[str, int]]:
+        """(link, bytes) of an action."""
+        optim, param = self.offload.optim, self.offload.param
+        match action:
+            case ReduceScatterGrad(unit) if optim != "device":
+                yield "down", self.shard_bytes(unit)
+                first = any(kind == "grad" for kind, _ in deltas)
+                yield "nvme", self.shard_bytes(unit) * (1 if first else 2) if optim == "nvme" else 0
+            case Unshard(unit) if param != "device":
+                yield "up", self.shard_bytes(unit)
+                yield "nvme", self.shard_bytes(unit) if param == "nvme" else 0
+            case OptimStep(unit) if optim != "device":
+                params = self.geometry.itemsize * self.updated(unit)
+                yield "up", params if param == "device" else 0
+                if optim == "nvme":  # states in and out, gradient in, parameters out
+                    yield "nvme", 2 * self.optimizer_bytes * self.updated(unit) + 2 * params
