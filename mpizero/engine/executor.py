@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -46,10 +47,14 @@ class Update:
 
 
 @dataclass(frozen=True)
-class Snapshot:
-    """Live bytes by kind after an action, and the most that was live during it."""
+class Done:
+    """An action that was run: when (perf_counter), live bytes by kind after it, and the most that was live during it."""
 
     action: Action
+    label: str  # of its stage or unit
+    phase: str
+    begin_s: float
+    end_s: float
     live: dict[str, int]
     peak_bytes: int
 
@@ -65,7 +70,8 @@ class Executor:
         for unit in self.units:
             unit.initialise(model, seed)
         self.after_backward: dict[str, int] = {}
-        self.timeline: list[Snapshot] | None = None  # set to [] to record one snapshot an action
+        self.timeline: list[Done] | None = None  # set to [] to record every action
+        self.phase = "start"
         self._flow: dict[int, Array] = {}  # microbatch -> input of the next stage, or gradient of the last one
         self._targets: dict[int, Array] = {}
         self._contexts: dict[tuple[int, int], Any] = {}  # (stage, microbatch)
@@ -83,16 +89,17 @@ class Executor:
         self._loss, self._count = 0.0, 0
         with np.errstate(over="ignore", invalid="ignore"):  # an overflow is no surprise: the ranks agree on it after the list
             for action in actions:
-                self._begin(action)
-                self._do(action)
-                if self.timeline is not None:
-                    self.timeline.append(Snapshot(action, dict(self.ledger.live), self.ledger.peak_bytes))
+                self._run_one(action)
         return self._loss, self._count
 
-    def _begin(self, action: Action) -> None:
-        self.ledger.at(show(action), self._label(action))
+    def _run_one(self, action: Action) -> None:
+        label = self._label(action)
+        self.ledger.at(show(action), label)
+        begin = time.perf_counter()
+        self._do(action)
         if self.timeline is not None:
-            self.ledger.reset_peaks()
+            self.timeline.append(
+                Done(action, label, self.phase, begin, time.perf_counter(), dict(self.ledger.live), self.ledger.action_peak_bytes))
 
     def _label(self, action: Action) -> str:
         if isinstance(action, Forward | Backward):
@@ -126,6 +133,7 @@ class Executor:
                 self.units[unit].free_grad()
 
     def _enter(self, phase: str) -> None:
+        self.phase = phase
         for unit in self.units:
             unit.phase = phase
         if phase == "reduce":  # the last one of a step stays

@@ -64,9 +64,8 @@ class Ledger:
         self.debug = debug
         self.live = dict.fromkeys(KINDS, 0)
         self.live_bytes = 0
-        self.action = "start"
-        self.unit = ""
         self._entries: dict[int, _Entry] = {}
+        self.at("start")
         self.reset_peaks()
 
     # -- buffers ------------------------------------------------------------------------------------------------------
@@ -112,8 +111,9 @@ class Ledger:
     # -- what happens now ---------------------------------------------------------------------------------------------
 
     def at(self, action: str, unit: str = "") -> None:
-        """Name the action and unit to which following allocations and peaks belong."""
+        """Name the action and unit to which following allocations and peaks belong; starts `action_peak_bytes` again."""
         self.action, self.unit = action, unit
+        self.action_peak_bytes = self.live_bytes
 
     def reset_peaks(self) -> None:
         """Start the peaks again from what is live."""
@@ -155,6 +155,7 @@ class Ledger:
 
     def _note_peaks(self, kind: str) -> None:
         self.peak[kind] = max(self.peak[kind], self.live[kind])
+        self.action_peak_bytes = max(self.action_peak_bytes, self.live_bytes)
         if self.live_bytes > self.peak_bytes:
             self.peak_bytes, self.peak_action = self.live_bytes, self.action
         if kind in MODEL_STATE and self.model_state_bytes > self.peak_model_state_bytes:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+import argparse
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 
-import mpizero
 from mpizero.dist import Group
 from mpizero.engine.config import TrainConfig
 from mpizero.engine.export import whole_state
@@ -15,7 +14,7 @@ from mpizero.engine.job import Job, prepare
 from mpizero.engine.trainer import StepRecord, run_steps
 
 MLP = TrainConfig(model="mlp", hidden=10, steps=4, batch_size=3, dtype="float16")
-GPT = TrainConfig(model="gpt", layers=2, d_model=8, heads=2, context=6, steps=3, batch_size=2, dtype="float32", data=str(Path(mpizero.__file__).parent))
+GPT = TrainConfig(model="gpt", layers=2, d_model=8, heads=2, context=6, steps=3, batch_size=2, dtype="float32", data=argparse.__file__)
 
 
 @dataclass(frozen=True)
