@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Sequence
 
@@ -15,7 +16,10 @@ def parse_bytes(text: str) -> int:
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", str(text))
     if match is None or match[2].upper() not in UNITS:
         raise ConfigError(f"{text!r} is not a size: write a number and B, KiB, MiB, GiB, KB, MB or GB, as in 64MiB")
-    size = round(float(match[1]) * UNITS[match[2].upper()])
+    value = float(match[1]) * UNITS[match[2].upper()]
+    if not math.isfinite(value):
+        raise ConfigError(f"the size {text[:20]!r}... is beyond any machine: write one as in 64MiB")
+    size = round(value)
     if size <= 0:
         raise ConfigError(f"the size {text!r} must be above zero, as in 64MiB")
     return size

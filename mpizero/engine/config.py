@@ -14,6 +14,7 @@ BY_MODEL: dict[str, dict[str, Any]] = {  # defaults that differ, and the sizes t
     "mlp": {"hidden": 96, "steps": 50, "lr": 1e-2, "warmup": 0, "optimizer": "adam", "weight_decay": 0.0},
     "gpt": {"layers": 4, "d_model": 128, "heads": 4, "context": 128, "steps": 300, "lr": 2e-3, "optimizer": "adamw", "weight_decay": 0.01},
 }
+LIST_OPTIONS = ("accumulation", "no_sync", "backward_prefetch", "forward_prefetch", "keep_last_unit", "limit_all_gathers")
 SIZES = ("hidden", "layers", "d_model", "heads", "context")
 
 
@@ -61,6 +62,11 @@ class TrainConfig:
         if own is None and name == "warmup" and self.model == "gpt":
             return self.value("steps") // 10
         return BY_MODEL[self.model].get(name) if own is None else own
+
+    @property
+    def list_options(self) -> dict[str, Any]:
+        """What `schedule.training_lists` takes."""
+        return {name: getattr(self, name) for name in LIST_OPTIONS}
 
     def check(self) -> TrainConfig:
         """Raise `ConfigError` for values that can never work; returns self."""

@@ -21,8 +21,6 @@ from mpizero.planner import Geometry
 from mpizero.schedule import STRATEGIES, Lists, training_lists
 from mpizero.text import parse_bytes
 
-LIST_OPTIONS = ("accumulation", "no_sync", "backward_prefetch", "forward_prefetch", "keep_last_unit", "limit_all_gathers")
-
 
 @dataclass(frozen=True)
 class Job:
@@ -70,8 +68,7 @@ def prepare(config: TrainConfig, world: Group, *, model: Model | None = None, po
     data = _load_data(config, world)
     strategy = STRATEGIES[config.stage]
     wrapping = wrap(model.spec, world.size, policy)
-    options = {name: getattr(config, name) for name in LIST_OPTIONS}
-    lists = training_lists(strategy, wrapping, grid.replicate.size, shards, **options)
+    lists = training_lists(strategy, wrapping, grid.replicate.size, shards, **config.list_options)
     executor = Executor(model, wrapping, strategy.placement, grid, config.dtype, ledger, config.seed)
     return Job(config, world, grid, model, data, wrapping, Geometry(wrapping, strategy.placement, grid.replicate.size, shards, config.dtype), lists,
                ledger, log, executor, Adam(weight_decay=config.value("weight_decay"), decoupled=config.value("optimizer") == "adamw"),
