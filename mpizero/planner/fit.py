@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from mpizero.layout import replica_count, wrap
 from mpizero.planner import links
-from mpizero.planner.activations import plan_activations
+from mpizero.planner.activations import plan_activations, recompute_checkpoints, recompute_working_memory
 from mpizero.planner.geometry import Geometry
 from mpizero.planner.machine import Machine
 from mpizero.planner.model import PlannedModel
@@ -25,7 +25,7 @@ from mpizero.schedule.actions import Backward, Forward, OptimStep, Phase
 
 STAGES = ("0", "1", "2", "3")
 UPDATE_BYTES = 28  # of device memory per parameter updated: three float32 in and out, a 16-bit gradient in, a 16-bit parameter out
-LINKS = {"down": "PCIe down", "up": "PCIe up", "nvme": "NVMe"}
+LINKS = {"down": "PCIe down", "up": "PCIe up", "nvme": "NVMe"}  # resources beside compute, memory, CPU update, intra-host, inter-host
 
 
 @dataclass(frozen=True)
@@ -125,6 +125,11 @@ def _with_activations(question: Question, actions: Sequence[Action], tiers: Tier
     if question.activations is not None or question.model.activations is None:
         kept = question.activations or 0
         return kept, tiers.peak["device"] + kept
+    if question.recompute and question.model.transformer:
+        layers, hidden, heads = question.model.transformer
+        shape = (question.batch_size, question.model.context)
+        kept = recompute_checkpoints(hidden, *shape, layers) + recompute_working_memory(hidden, heads, *shape)
+        return kept, tiers.peak["device"] + kept
     table = question.model.activations(question.batch_size, question.model.context, question.dtype)
     live = plan_activations(actions, table)
     before = [0, *live[:-1]]
@@ -182,7 +187,7 @@ def _work(question: Question, action: Action, geometry: Geometry, offload: Offlo
         case OptimStep(unit):
             updated = geometry.kept(unit, geometry.placement.optim)
             if offload.optim == "device":
-                return [("device memory", UPDATE_BYTES * updated / machine.memory_bandwidth)]
+                return [("memory", UPDATE_BYTES * updated / machine.memory_bandwidth)]
             return [("CPU update", updated * min(question.ranks, question.ranks_per_host) / machine.host_adam)]
     return []
 
@@ -190,4 +195,4 @@ def _work(question: Question, action: Action, geometry: Geometry, offload: Offlo
 def _wire(machine: Machine, send: Send, inside: bool) -> tuple[str, float]:
     """A ring goes as fast as its slowest link."""
     bandwidth = machine.intra_bandwidth if inside else machine.inter_bandwidth
-    return "links inside hosts" if inside else "links between hosts", machine.message_seconds(send.nbytes, send.rounds, bandwidth)
+    return "intra-host" if inside else "inter-host", machine.message_seconds(send.nbytes, send.rounds, bandwidth)

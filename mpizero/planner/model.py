@@ -24,6 +24,7 @@ class PlannedModel:
     spec: ModelSpec
     activations: Callable[[int, int, str], ModelBytes] | None = None
     context: int = 1  # tokens of a sample
+    transformer: tuple[int, int, int] | None = None  # layers, width, heads
 
     @property
     def largest_leaf(self) -> int:
@@ -74,7 +75,8 @@ def gpt(layers: int, d_model: int, heads: int, vocab: int, context: int = 1024, 
     stages.append(StageSpec("head", ("ln_f.weight", "ln_f.bias", "wte.weight" if tied else "lm_head.weight")))
     name = f"GPT-2 of {layers} layers, width {d_model}, {heads} heads, {vocab:,} tokens"
     return PlannedModel(name, ModelSpec(tuple(params), tuple(stages)),
-                        lambda batch, seq, dtype: gpt_bytes(layers, d_model, heads, vocab, batch, seq, dtype), context)
+                        lambda batch, seq, dtype: gpt_bytes(layers, d_model, heads, vocab, batch, seq, dtype),
+                        context, (layers, d_model, heads))
 
 
 def mlp(hidden: int = 96, layers: int = 5, inputs: int = 32, classes: int = 16) -> PlannedModel:

@@ -53,11 +53,25 @@ def bytes_per_parameter(fp32_grad: bool = False) -> int:
     return sum(STATES.values()) + (FP32_GRAD if fp32_grad else 0)
 
 
-def per_parameter(stage: str, ranks: int, dtype: str = "float16") -> Fraction:
-    """Bytes per parameter on a rank after backward: 16, 4 + 12/N, 2 + 14/N, 16/N. From the strategy's placement. ZeRO sec. 5."""
+def form(stage: str, dtype: str = "float16") -> tuple[int, int]:
+    """(a, b) of a psi + b psi/N, the bytes on a rank after backward: (16, 0), (4, 12), (2, 14), (0, 16). From the strategy's placement.
+    ZeRO sec. 5."""
     keep, size = STRATEGIES[stage].placement, ITEMSIZE[dtype]
     parts = ((keep.params, size), (keep.grads, size), (keep.optim, optimizer_bytes(dtype)))
-    return sum((Fraction(nbytes, ranks if kept is SHARDED else 1) for kept, nbytes in parts), Fraction(0))
+    whole, divided = (sum(nbytes for kept, nbytes in parts if (kept is SHARDED) is sharded) for sharded in (False, True))
+    return whole, divided
+
+
+def form_text(stage: str, dtype: str = "float16", ranks: str = "N") -> str:
+    """`4 psi + 12 psi/N`."""
+    whole, divided = form(stage, dtype)
+    return " + ".join(([f"{whole} psi"] if whole else []) + ([f"{divided} psi/{ranks}"] if divided else []))
+
+
+def per_parameter(stage: str, ranks: int, dtype: str = "float16") -> Fraction:
+    """Bytes per parameter on a rank after backward, of which `ranks` share what is sharded."""
+    whole, divided = form(stage, dtype)
+    return whole + Fraction(divided, ranks)
 
 
 def stage_bytes(psi: int, stage: str, ranks: int, dtype: str = "float16") -> int | float:

@@ -100,8 +100,8 @@ class _Player:
     cpu: float = 0.0
     free: dict[str, float] = field(default_factory=lambda: {COMPUTE: 0.0, COMMUNICATION: 0.0})  # stream -> when
     params: defaultdict[int, float] = field(default_factory=_since_start)  # gathered, or updated
-    used: defaultdict[int, float] = field(default_factory=_since_start)  # by the last computation
-    grads: defaultdict[int, float] = field(default_factory=_since_start)  # computed, or reduced
+    used: defaultdict[int, float] = field(default_factory=_since_start)  # by the last computation; so its gradient is there
+    grads: defaultdict[int, float] = field(default_factory=_since_start)  # reduced
     gathered: set[int] = field(default_factory=set)  # units that the list has not freed yet
     leaving: list[float] = field(default_factory=list)  # when each of those that it has freed gives its memory back
     peak_gathered: int = 0
@@ -116,15 +116,13 @@ class _Player:
                 self.params[unit] = self._run(action, COMMUNICATION, self.params[unit])
             case Reshard(unit):
                 self.gathered.remove(unit)
-                self.leaving.append(max(self.cpu, self.used[unit], self.params[unit]))
+                self.leaving.append(max(self.used[unit], self.params[unit]))
             case Forward(stage, _) | Backward(stage, _):
                 units = (stage,) if self.stages is None else self.stages[stage].units
                 end = self._run(action, COMPUTE, max((self.params[unit] for unit in units), default=0.0))
                 self.used.update(dict.fromkeys(units, end))
-                if isinstance(action, Backward):
-                    self.grads.update(dict.fromkeys(units, end))
             case ReduceScatterGrad(unit) | AllReduceGrad(unit, _) | AllReduceShard(unit):
-                self.grads[unit] = self._run(action, COMMUNICATION, self.grads[unit])
+                self.grads[unit] = self._run(action, COMMUNICATION, self.used[unit])
             case OptimStep(unit):
                 self.params[unit] = self._run(action, COMPUTE, self.grads[unit])
             case AllGatherParam(unit):

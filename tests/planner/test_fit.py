@@ -41,14 +41,14 @@ def test_seconds_by_hand():
     ring = 32 * 63 * machine.alpha + 2 * PSI * 63 / 64 / machine.inter_bandwidth
     forward, backward = (machine.compute_seconds(PSI, ASK.tokens, count) for count in (2, 4))
     assert row.seconds == pytest.approx(forward + max(backward, ring) + ring) and row.bound_by == "compute"
-    assert row.by_resource["links between hosts"] == pytest.approx(2 * ring)
+    assert row.by_resource["inter-host"] == pytest.approx(2 * ring)
     slow = table(replace(ASK, machine=replace(machine, inter_bandwidth=1e9)))["2", "none"]
-    assert slow.bound_by == "links between hosts" and slow.seconds > 10 * row.seconds
+    assert slow.bound_by == "inter-host" and slow.seconds > 10 * row.seconds
 
 
 def test_a_step_on_one_host_uses_its_links():
     row = table(replace(ASK, ranks_per_host=64))["3", "none"]
-    assert row.inter_host_bytes == 0 and "links between hosts" not in row.by_resource and row.by_resource["links inside hosts"] > 0
+    assert row.inter_host_bytes == 0 and "inter-host" not in row.by_resource and row.by_resource["intra-host"] > 0
 
 
 def test_offload_is_bound_by_what_is_slow():
@@ -72,6 +72,12 @@ def test_activations_join_the_states_at_each_moment():
         assert row.activations == ask.model.activations(8, 64, "float16").after_forward
         assert max(row.peak["device"], row.activations) < row.device_bytes < row.peak["device"] + row.activations
     assert all(row.device_bytes >= row.peak["device"] for row in rows(replace(ask, model=mlp(), tokens=8)))
+
+
+def test_recompute_keeps_one_input_a_block():
+    """The papers' closed forms: 2 bsz seq hd nl, and what one block needs while it is computed again."""
+    ask = replace(ASK, model=gpt(4, 64, 4, 1000, context=64), activations=None, batch_size=8, tokens=8 * 64, ranks=4, recompute=True)
+    assert {row.activations for row in rows(ask)} == {2 * 8 * 64 * 64 * 4 + 8 * 64 * (16 * 64 + 2 * 4 * 64)}
 
 
 def test_recompute_takes_a_third_more_time():

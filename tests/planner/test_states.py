@@ -23,6 +23,11 @@ def test_stages(ranks):
     assert {stage: states.stage_bytes(psi, stage, ranks) for stage in STRATEGIES} == forms
 
 
+def test_forms_in_words():
+    assert [states.form_text(stage) for stage in "0123"] == ["16 psi", "4 psi + 12 psi/N", "2 psi + 14 psi/N", "16 psi/N"]
+    assert [states.form_text(stage, "float32", "F") for stage in "0123"] == ["16 psi", "8 psi + 8 psi/F", "4 psi + 12 psi/F", "16 psi/F"]
+
+
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
 def test_stages_are_the_plans(dtype):
     """The formula of a stage by name is that of a wrapped model under its placement, where nothing is padded."""
