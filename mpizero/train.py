@@ -11,6 +11,7 @@ from typing import Any, TextIO
 
 from mpizero.cli import Parser, add_train_flags, train_config, write_json
 from mpizero.dist import Group, run_main, start
+from mpizero.dtypes import ITEMSIZE
 from mpizero.engine.job import Job, prepare
 from mpizero.engine.summary import summarise
 from mpizero.engine.trainer import StepRecord, run_steps
@@ -74,10 +75,10 @@ def proof(summary: dict[str, Any]) -> str:
                      row["formula_after_backward"], row["after_backward"] == row["planned_after_backward"], row["peak"], row["planned_peak"],
                      row["peak"] == row["planned_peak"], row["activation_peak"], row["device_peak"]] for rank, row in enumerate(memory)])
     ops = sorted({op for row in traffic for op in row["by_op"]})
-    sent = table(["rank", *ops, "sent", "plan", "equal", "messages", "in units of 2 psi"],
+    sent = table(["rank", *ops, "sent", "plan", "equal", "messages", "elements / psi"],
                  [[rank, *[row["by_op"].get(op, 0) for op in ops], row["sent_bytes_per_step"], row["planned_sent_bytes_per_step"],
                    row["sent_bytes_per_step"] == row["planned_sent_bytes_per_step"] and not row["steps_off_plan"], row["messages_per_step"],
-                   row["sent_bytes_per_step"] / (2 * summary["psi"])] for rank, row in enumerate(traffic)])
+                   row["sent_bytes_per_step"] / (ITEMSIZE[summary["dtype"]] * summary["psi"])] for rank, row in enumerate(traffic)])
     replicas = "replicas equal: yes" if summary["replicas_equal"] else "REPLICAS DIFFER: " + "; ".join(summary["mismatches"][:3])
     return (f"model states, bytes\n{states}\n\nsent in a step, bytes by op (agree: overflow and norm, not part of the sum)\n{sent}\n\n"
             f"{replicas}; weights sha256 {summary['weights_sha256']}")
