@@ -15,7 +15,7 @@ from mpizero.planner.costs import Costs, machine_costs
 from mpizero.planner.machine import Machine
 from mpizero.planner.timeline import COMMUNICATION, COMPUTE, gantt, simulate
 from mpizero.schedule import STRATEGIES, show, training_lists
-from mpizero.schedule.actions import Backward, Forward, Phase, Unshard
+from mpizero.schedule.actions import Backward, Forward, OptimStep, Phase, Reshard, Unshard
 from tests.schedule.test_passes import models
 from tests.schedule.toys import chain, tied
 
@@ -124,12 +124,30 @@ def test_reductions_of_a_microbatch_overlap_the_next_forward():
 def test_a_whole_step_waits_for_all_gradients_and_gathers_what_it_updated():
     step = training_lists(STRATEGIES["2"], wrap(chain((64, 64)), 64), 1, 64).step()
     costs = Costs(forward=1, backward=2, reduce_scatter=(3, 7), all_gather=(5, 6), optim_step=4)
-    seen = ends(simulate(step, costs))
+    timeline = simulate(step, costs)
+    seen = ends(timeline)
     assert seen["ReduceScatterGrad(0)"] == (11, 14)
+    assert [event.issue for event in timeline.events if event.action == OptimStep(1)] == [14]  # the CPU has waited
+    assert ends(simulate([action for action in step if action != Phase("update")], costs)) == seen
     updates = [seen[f"{name}({unit})"] for unit in (0, 1) for name in ("OptimStep", "AllGatherParam")]
     assert updates == [(14, 18), (18, 23), (18, 22), (23, 29)]
     twice = simulate([*step, *step], costs)
     assert min(event.start for event in twice.events[len(twice.events) // 2:] if isinstance(event.action, Forward)) == 23
+
+
+def test_stage_3_gathers_what_it_updated():
+    step = training_lists(STRATEGIES["3"], wrap(chain((64, 64)), 64), 1, 64).step()
+    timeline = simulate([*step, *step], Costs(optim_step=4, all_gather=1))
+    update, gather = ([event for event in timeline.events if event.action == action] for action in (OptimStep(0), Unshard(0)))
+    assert gather[2].start == update[0].end == 8
+
+
+def test_the_limit_waits_for_as_many_as_it_takes():
+    """By hand: the list gathers two units whatever the limit, so with one the third gather waits for both. A gather for nothing ends, too."""
+    actions = [Unshard(0), Unshard(1), Forward(0, 0), Reshard(0), Forward(1, 0), Reshard(1), Unshard(2)]
+    assert simulate(actions, LECTURE, limit=1).events[-1].issue == 5.5
+    assert simulate(actions, LECTURE, limit=2).events[-1].issue == 3.5
+    assert simulate([Unshard(0), Reshard(0), Unshard(1)], LECTURE, limit=1).events[-1].issue == 1.5
 
 
 def test_stages_name_the_units_they_read():
