@@ -143,7 +143,7 @@ def test_stage_3_gathers_what_it_updated():
 
 
 def test_the_limit_waits_for_as_many_as_it_takes():
-    """By hand: the list gathers two units whatever the limit, so with one the third gather waits for both. A gather for nothing ends, too."""
+    """By hand: the list gathers two units whatever the limit; with one, the third gather waits for both. A gather for nothing ends."""
     actions = [Unshard(0), Unshard(1), Forward(0, 0), Reshard(0), Forward(1, 0), Reshard(1), Unshard(2)]
     assert simulate(actions, LECTURE, limit=1).events[-1].issue == 5.5
     assert simulate(actions, LECTURE, limit=2).events[-1].issue == 3.5
