@@ -30,7 +30,7 @@ def run(launch, tmp_path):
         path.write_text(PREAMBLE + textwrap.dedent(lines))
         where = ("-c", ROOT / "setup.cfg", "--rootdir", tmp_path, "-p", "tests.support.ranks")
         patience = ("-o", "mpi_timeout=4", "-o", "mpi_failed_timeout=2")
-        return launch(n, "-m", "pytest", "--color=no", *where, *patience, *options, path)
+        return launch(n, "-m", "pytest", "--color=no", *where, *patience, *options, path, env={"PYTEST_ADDOPTS": None})
 
     return run
 
