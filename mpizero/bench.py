@@ -25,8 +25,8 @@ COLLECTIVES = """Our rings against MPI's own collectives, called in turn; median
 
 bytes is the whole array, as in nccl-tests: what a rank puts into a reduce-scatter or an all-reduce, what it has after an all-gather.
 algbw = bytes / time; busbw = algbw (n-1)/n, for an all-reduce algbw 2 (n-1)/n: what a rank of the ring sends per second.
-Ours works in place, MPI's is called with a send and a receive buffer. With MPI_IN_PLACE (--in-place) an all-gather of two ranks
-is the same single copy on both sides, and the best that can be had is a tie."""
+Ours works in place, MPI's is called with a send and a receive buffer, or with MPI_IN_PLACE if --in-place is given: then an all-gather
+of two ranks is the same single copy on both sides, and the best that can be had is a tie."""
 
 STEP = """A whole training step of the MLP against the same NumPy operators without ledger, schedule and rings, in turn; medians of the
 slowest rank. rings: inside collectives, waiting for the other ranks included; the rest is ledger, schedule and agreement."""
@@ -47,7 +47,7 @@ def parser() -> argparse.ArgumentParser:
     add.add_argument("--sizes", default="16MiB,64MiB", help="of the whole array, separated by commas (default %(default)s)")
     add.add_argument("--dtype", choices=("float32", "float64"), default="float32", help="default %(default)s")
     add.add_argument("--repeat", type=int, default=21, help="calls of each (default %(default)s)")
-    add.add_argument("--in-place", action="store_true", help="call MPI's all-gather and all-reduce with MPI_IN_PLACE")
+    add.add_argument("--in-place", action="store_true", help="call MPI's with MPI_IN_PLACE")
     add.add_argument("--json", metavar="FILE", help="write the rows")
     add.set_defaults(run=run_collectives)
     add = commands.add_parser("step", help="what a step costs beyond its arithmetic", description=STEP, epilog=EXAMPLE)

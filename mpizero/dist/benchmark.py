@@ -11,6 +11,7 @@ import numpy as np
 from mpizero.dist import reference
 from mpizero.dist.collectives import all_gather, all_gather_values, all_reduce, reduce_scatter
 from mpizero.dist.group import Group
+from mpizero.dist.ring import chunk
 
 Call = Callable[[], None]
 WARM_UP = 2  # rounds that do not count
@@ -38,8 +39,8 @@ class Row:
 def measure(group: Group, sizes: Sequence[int], dtype: str = "float32", repeat: int = 21, in_place: bool = False) -> list[Row]:
     """Rows for each op at each size in bytes (rounded up to whole elements a rank), the same on every rank. Collective.
 
-    Ours works in place where it can: the shard of an all-gather lies in the whole array, the sum of an all-reduce replaces its
-    input. MPI's is called in its plain form, with a send and a receive buffer; with `in_place` the two are called with MPI_IN_PLACE.
+    Ours works in place: a rank's shard is its own chunk of the whole array. MPI's is called in its plain form, with a send and a
+    receive buffer; with `in_place` it is called with MPI_IN_PLACE.
     """
     rows = []
     for size in sizes:
@@ -55,9 +56,10 @@ def _calls(group: Group, numel: int, dtype: str, in_place: bool) -> list[tuple[s
     flat, whole, shard = (np.zeros(count, dtype) for count in (numel, numel, numel // group.size))
     for array in (flat, whole, shard):
         array.fill(0)  # touch the pages, which np.zeros does not
-    apart, result = (None, None) if in_place else (shard, whole)
+    own = flat[chunk(numel, group.rank, group.size)]
+    result, apart = (None, None) if in_place else (whole, shard)
     return [
-        ("reduce_scatter", lambda: reduce_scatter(group, flat, shard), lambda: reference.mpi_reduce_scatter(group, flat, shard)),
+        ("reduce_scatter", lambda: reduce_scatter(group, flat, own), lambda: reference.mpi_reduce_scatter(group, flat, apart)),
         ("all_gather", lambda: all_gather(group, flat), lambda: reference.mpi_all_gather(group, flat, apart)),
         ("all_reduce", lambda: all_reduce(group, flat), lambda: reference.mpi_all_reduce(group, flat, result)),
     ]

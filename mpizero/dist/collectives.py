@@ -9,7 +9,7 @@ import numpy as np
 
 from mpizero.dist import ring
 from mpizero.dist.group import Group
-from mpizero.dist.lane import Array, Lane
+from mpizero.dist.lane import Array, Lane, Pending
 from mpizero.dist.ring import chunk
 from mpizero.dist.traffic import Record
 from mpizero.dist.wait import gave_up, wait
@@ -66,8 +66,7 @@ def meet(group: Group) -> None:
     """What `Group.barrier` does."""
     lane = Lane(group, "barrier")
     for pending in ring.barrier(lane):
-        if not wait(pending.done):
-            raise gave_up(str(lane), pending.peers())
+        _wait(lane, pending)
 
 
 def _drive(lane: Lane, steps: ring.Steps) -> None:
@@ -75,14 +74,18 @@ def _drive(lane: Lane, steps: ring.Steps) -> None:
     begin = time.perf_counter()
     sent = received = messages = 0
     for pending in steps:
-        if not wait(pending.done):
-            raise gave_up(str(lane), pending.peers())
+        _wait(lane, pending)
         sent += pending.bytes_sent
         received += pending.bytes_received
         messages += pending.messages
     seconds = time.perf_counter() - begin
     lane.group.log.append(
         Record(lane.op, lane.unit, lane.phase, lane.group.name, lane.dtype, lane.numel, sent, received, messages, seconds))
+
+
+def _wait(lane: Lane, pending: Pending) -> None:
+    if not wait(pending.done, tests=lane.group.tests):
+        raise gave_up(str(lane), pending.peers())
 
 
 _name = cache(lambda dtype: dtype.name)  # NumPy makes the name anew each time, in a microsecond

@@ -21,7 +21,7 @@ class Group:
     collective; mem: where rings take their workspace from. Made by `start`, `subgroup` and `mesh`.
     """
 
-    def __init__(self, mpi: Any, comm: MPI.Intracomm, ranks: Sequence[int], hosts: Sequence[str], name: str):
+    def __init__(self, mpi: Any, comm: MPI.Intracomm, ranks: Sequence[int], hosts: Sequence[str], name: str, tests: int):
         self._mpi = mpi  # the module mpi4py.MPI: importing it starts MPI, so only `start` may
         self._comm = comm
         self._shared = _Shared()
@@ -30,6 +30,7 @@ class Group:
         self.ranks = tuple(ranks)
         self.hosts = tuple(hosts)
         self.name = name
+        self.tests = tests  # see wait.tests; of the world, since ranks outside the group want their cores too
         self.log = TrafficLog()
         self.mem: Allocator = Uncounted()
 
@@ -69,7 +70,7 @@ class Group:
         comm: Any = self._comm.Split(0 if inside else self._mpi.UNDEFINED, ranks.index(self.rank) if inside else 0)
         if not inside:
             return None
-        return Group(self._mpi, comm, [self.ranks[r] for r in ranks], [self.hosts[r] for r in ranks], name)
+        return Group(self._mpi, comm, [self.ranks[r] for r in ranks], [self.hosts[r] for r in ranks], name, self.tests)
 
     def barrier(self) -> None:
         """Wait until every rank of the group is here, sleeping rather than spinning. Leaves no record: it carries no bytes."""

@@ -1,4 +1,4 @@
-"""One collective's use of a group: a lane for its messages, and the exchanges under way on it."""
+"""One collective's use of a group: a lane for its messages, and the messages under way on it."""
 
 from __future__ import annotations
 
@@ -48,45 +48,57 @@ class Lane:
         """Whether group rank `rank` runs on this host."""
         return self.group.hosts[rank] == self.group.hosts[self.rank]
 
-    def exchange(self, send: Array, dest: int, recv: Array, source: int) -> Pending:
-        """Begin to send one flat contiguous array to group rank `dest` and to receive another from `source`.
-
-        The arrays must not be touched until the exchange is done. An empty array is a message of 0 bytes. Messages from one
-        rank to another arrive in the order in which both began them.
-        """
-        incoming, outgoing = self.receive(recv, source), self.send(send, dest)
-        incoming.requests += outgoing.requests
-        incoming.dest, incoming.bytes_sent = dest, outgoing.bytes_sent
-        return incoming
+    def pending(self) -> Pending:
+        """Nothing yet; messages are added to it."""
+        return Pending(self)
 
     def send(self, array: Array, dest: int) -> Pending:
-        """One half of an exchange."""
-        requests = [self._comm.Isend([part, self._byte], dest, self._tag) for part in messages(array)]
-        return Pending(self, requests, dest=dest, bytes_sent=array.nbytes)
+        """Begin to send a flat contiguous array to group rank `dest`."""
+        return Pending(self).send(array, dest)
 
     def receive(self, array: Array, source: int) -> Pending:
-        """The other half."""
-        requests = [self._comm.Irecv([part, self._byte], source, self._tag) for part in messages(array)]
-        return Pending(self, requests, arriving=len(requests), source=source, bytes_received=array.nbytes)
+        """Begin to receive a flat contiguous array from group rank `source`."""
+        return Pending(self).receive(array, source)
+
+    def exchange(self, send: Array, dest: int, recv: Array, source: int) -> Pending:
+        """Begin both."""
+        return Pending(self).receive(recv, source).send(send, dest)
 
 
 class Pending:
-    """An exchange under way: receives, then sends. Final."""
+    """Messages under way: a number of sends and receives. Final.
 
-    __slots__ = ("lane", "requests", "arriving", "source", "dest", "bytes_sent", "bytes_received")
+    Their arrays must not be touched until all are done. An empty array is a message of 0 bytes. Messages from one rank to another arrive
+    in the order in which both began them.
+    """
 
-    def __init__(self, lane: Lane, requests: list[MPI.Request], arriving: int = 0, source: int = 0, dest: int = 0,
-                 bytes_sent: int = 0, bytes_received: int = 0):
+    __slots__ = ("lane", "requests", "ranks", "bytes_sent", "bytes_received", "messages")
+
+    def __init__(self, lane: Lane):
         self.lane = lane
-        self.requests = requests
-        self.arriving = arriving
-        self.source, self.dest = source, dest
-        self.bytes_sent, self.bytes_received = bytes_sent, bytes_received
+        self.requests: list[MPI.Request] = []
+        self.ranks: list[int] = []  # the other end of each
+        self.bytes_sent = self.bytes_received = 0
+        self.messages = 0  # sent
 
-    @property
-    def messages(self) -> int:
-        """Messages sent."""
-        return len(self.requests) - self.arriving
+    def send(self, array: Array, dest: int) -> Pending:
+        """Begin one more send."""
+        lane = self.lane
+        for part in messages(array):
+            self.requests.append(lane._comm.Isend([part, lane._byte], dest, lane._tag))
+            self.ranks.append(dest)
+            self.messages += 1
+        self.bytes_sent += array.nbytes
+        return self
+
+    def receive(self, array: Array, source: int) -> Pending:
+        """Begin one more receive."""
+        lane = self.lane
+        for part in messages(array):
+            self.requests.append(lane._comm.Irecv([part, lane._byte], source, lane._tag))
+            self.ranks.append(source)
+        self.bytes_received += array.nbytes
+        return self
 
     def done(self) -> bool:
         """True when the arrays may be used again. Never waits. CommunicationError when MPI reports a failure."""
@@ -98,9 +110,8 @@ class Pending:
 
     def peers(self) -> str:
         """The world ranks whose part is outstanding."""
-        halves = ((self.source, self.requests[:self.arriving]), (self.dest, self.requests[self.arriving:]))
-        ranks = [self.lane.group.ranks[rank] for rank, requests in halves if not all(request.Test() for request in requests)]
-        return " and ".join(f"rank {rank}" for rank in dict.fromkeys(ranks)) or "nobody"
+        ranks = [rank for rank, request in zip(self.ranks, self.requests, strict=True) if not request.Test()]
+        return " and ".join(f"rank {self.lane.group.ranks[rank]}" for rank in dict.fromkeys(ranks)) or "nobody"
 
 
 def messages(array: Array) -> list[Array]:

@@ -11,9 +11,15 @@ from mpizero.dist.group import Group
 from mpizero.dist.lane import Array
 
 
-def mpi_reduce_scatter(group: Group, flat: Array, out: Array) -> None:
-    """out (numel / size,) = sum over ranks of this rank's chunk of flat (numel,). numel must be a multiple of the group's size."""
-    group._comm.Reduce_scatter_block(flat, out)
+def mpi_reduce_scatter(group: Group, flat: Array, out: Array | None = None) -> None:
+    """out (numel / size,) = sum over ranks of this rank's chunk of flat (numel,), a multiple of the group's size.
+
+    Without `out` in place, which in MPI means at the beginning of `flat`.
+    """
+    if out is None:
+        group._comm.Reduce_scatter_block(group._mpi.IN_PLACE, flat)
+    else:
+        group._comm.Reduce_scatter_block(flat, out)
 
 
 def mpi_all_gather(group: Group, flat: Array, shard: Array | None = None) -> None:

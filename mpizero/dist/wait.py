@@ -12,7 +12,8 @@ from collections.abc import Callable
 
 from mpizero.errors import CommunicationError, ConfigError
 
-TESTS = 20  # before the first yield: a message between two running ranks takes a few us
+TESTS = 200  # before the first yield, about 100 us: with a core for each rank, most messages come meanwhile
+CROWDED_TESTS = 20  # the same with more ranks than cores, where the message may come from a rank that waits for this core
 YIELDS = 50  # of the core, before the first sleep
 LATENESS = 0.05  # sleeps last this share of the time waited so far, so that a message is noticed at most so late,
 SHORTEST_SLEEP = 10e-6  # but from this
@@ -33,9 +34,14 @@ def timeout() -> float:
     return seconds
 
 
-def wait(done: Callable[[], bool], limit: float | None = None) -> bool:
-    """Poll `done` until it returns True; False after `limit` seconds (None: `timeout()`)."""
-    for _ in range(TESTS):
+def tests(ranks_here: int) -> int:
+    """How often to test before giving way, with `ranks_here` ranks on this host."""
+    return CROWDED_TESTS if ranks_here > (os.cpu_count() or 1) else TESTS
+
+
+def wait(done: Callable[[], bool], limit: float | None = None, tests: int = CROWDED_TESTS) -> bool:
+    """Poll `done` until it returns True, first `tests` times in a row; False after `limit` seconds (None: `timeout()`)."""
+    for _ in range(tests):
         if done():
             return True
     for _ in range(YIELDS):

@@ -10,10 +10,24 @@ from mpizero.memory import Uncounted
 
 
 class Pending:
-    """What a generator yields; done when all halves are."""
+    """Messages under way, `open` of them not yet moved."""
 
-    def __init__(self):
-        self.open, self.bytes_sent, self.bytes_received, self.messages = 0, 0, 0, 0
+    def __init__(self, lane):
+        self.lane = lane
+        self.open = self.bytes_sent = self.bytes_received = self.messages = 0
+
+    def send(self, array, dest):
+        self.lane.network.queues[self.lane.rank, dest][0].append((array, self))
+        self.open += 1
+        self.messages += 1
+        self.bytes_sent += array.nbytes
+        return self
+
+    def receive(self, array, source):
+        self.lane.network.queues[source, self.lane.rank][1].append((array, self))
+        self.open += 1
+        self.bytes_received += array.nbytes
+        return self
 
 
 @dataclass
@@ -47,25 +61,17 @@ class Lane:
     def is_near(self, rank):
         return rank // 2 == self.rank // 2  # two ranks a host
 
+    def pending(self):
+        return Pending(self)
+
     def send(self, array, dest):
-        return self._post(0, self.rank, dest, array, Pending())
+        return Pending(self).send(array, dest)
 
     def receive(self, array, source):
-        return self._post(1, source, self.rank, array, Pending())
+        return Pending(self).receive(array, source)
 
     def exchange(self, send, dest, recv, source):
-        pending = self._post(1, source, self.rank, recv, Pending())
-        return self._post(0, self.rank, dest, send, pending)
-
-    def _post(self, side, source, dest, array, pending):
-        self.network.queues[source, dest][side].append((array, pending))
-        pending.open += 1
-        if side == 0:
-            pending.bytes_sent += array.nbytes
-            pending.messages += 1
-        else:
-            pending.bytes_received += array.nbytes
-        return pending
+        return Pending(self).receive(recv, source).send(send, dest)
 
 
 def run(network, generators, seed):

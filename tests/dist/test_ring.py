@@ -240,13 +240,13 @@ def test_mutated_reduction_is_noticed(monkeypatch, fault):
 
 
 def test_buffer_reused_before_its_time_is_noticed(monkeypatch):
-    """One more receive under way than there is workspace for."""
+    """More receives under way than there is workspace for."""
     flats = inputs(4, 400)
     set_sizes(40, 3)
     for seed in range(5):
         check_reduce_scatter(flats, seed=seed)
-    ahead = ring.ahead
-    monkeypatch.setattr(ring, "ahead", lambda items, depth: ahead(items, depth + 1))
+    landing = ring._landing
+    monkeypatch.setattr(ring, "_landing", lambda lane, *parts, depth, overwrite: landing(lane, *parts, depth - 1, overwrite))
     with pytest.raises(AssertionError):
         for seed in range(5):
             check_reduce_scatter(flats, seed=seed)
