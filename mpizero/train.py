@@ -6,6 +6,7 @@ import json
 import sys
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -14,6 +15,7 @@ from mpizero.dist import Group, run_main, start
 from mpizero.dtypes import ITEMSIZE
 from mpizero.engine.job import Job, prepare
 from mpizero.engine.summary import summarise
+from mpizero.engine.trace import trace
 from mpizero.engine.trainer import StepRecord, run_steps
 from mpizero.errors import ConfigError
 from mpizero.text import table
@@ -35,6 +37,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     say = print if world.rank == 0 else _silent
     say(header(job))
     progress = run_steps(job, lambda record: _tell(job, record, log))
+    job.executor.timeline = None
+    traced = trace(job, *progress.traced) if progress.traced else None
     summary = summarise(job, progress)
     say(f"held-out loss {summary['eval_loss']:.4f} ({_per_target(job)})\n")
     say(proof(summary))
@@ -42,6 +46,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if log is not None:
             log.close()
             write_json(Path(config.log or "") / "summary.json", summary)
+            write_json(Path(config.log or "") / "trace.json", traced)
         if config.json is not None:
             write_json(config.json, summary)
     return 0
@@ -98,7 +103,8 @@ def _tell(job: Job, record: StepRecord, log: TextIO | None) -> None:
         sys.stderr.write(f"[{'#' * done:<40}] {record.step + 1}/{total}" if record.step + 1 < total else "")
         sys.stderr.flush()
     if log is not None:
-        log.write(json.dumps({key: getattr(record, key) for key in record.__dataclass_fields__}) + "\n")
+        row = {key: None if value != value else value for key, value in asdict(record).items()}  # JSON has no NaN
+        log.write(json.dumps(row) + "\n")
         log.flush()
 
 

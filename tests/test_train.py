@@ -35,10 +35,27 @@ def test_summary_and_log(launch, tmp_path):
     assert json.loads((tmp_path / "log" / "summary.json").read_text()) == summary
     lines = [json.loads(line) for line in (tmp_path / "log" / "steps.jsonl").read_text().splitlines()]
     assert [line["loss"] for line in lines] == summary["losses"] and [line["step"] for line in lines] == [0, 1, 2]
+    check_trace(json.loads((tmp_path / "log" / "trace.json").read_text()))
     assert "psi = 32,656" in end.stdout and "4 ranks" in end.stdout
     steps = [line for line in end.stdout.splitlines() if line.startswith("step=")]
     assert len(steps) == 3 and all("loss=" in line and "sent_bytes=146952" in line and "skipped=0" in line for line in steps)
     assert "NO" not in end.stdout.split("model states, bytes")[1]
+
+
+def check_trace(trace):
+    """One timed step: bytes as planned after each action, messages that meet, times in order."""
+    assert (trace["step"], trace["world_size"], len(trace["ranks"])) == (2, 4, 4)
+    assert min(rank["actions"][0]["begin_s"] for rank in trace["ranks"]) == 0
+    messages = {"sends": [], "arrivals": []}
+    for rank in trace["ranks"]:
+        assert rank["groups"] == {"shard": [0, 1, 2, 3], "replicate": [rank["rank"]]}
+        assert all(before["end_s"] <= after["begin_s"] for before, after in zip(rank["actions"], rank["actions"][1:], strict=False))
+        assert all(action["live"][kind] == size for action in rank["actions"] for kind, size in action["planned_live"].items())
+        for number, row in enumerate(rank["collectives"]):
+            assert row["begin_s"] <= row["end_s"] and row["bytes_sent"] == sum(send["bytes"] for send in row["sends"])
+            messages["sends"] += [(number, rank["rank"], send["to"], send["bytes"]) for send in row["sends"]]
+            messages["arrivals"] += [(number, arrival["from"], rank["rank"], arrival["bytes"]) for arrival in row["arrivals"]]
+    assert sorted(messages["sends"]) == sorted(messages["arrivals"]) and len(messages["sends"]) > 4 * 45
 
 
 def test_every_number_of_ranks_and_none(launch, tmp_path):

@@ -9,7 +9,7 @@ from mpizero.dist.group import Group
 from mpizero.dist.mesh import Mesh, mesh
 from mpizero.dist.ring import chunk
 from mpizero.dist.start import start
-from mpizero.dist.traffic import Record, Totals, TrafficLog
+from mpizero.dist.traffic import Message, Record, Totals, TrafficLog
 
-__all__ = ["Group", "Mesh", "Record", "Totals", "TrafficLog", "all_gather", "all_gather_values", "all_reduce", "broadcast", "chunk", "mesh",
+__all__ = ["Group", "Mesh", "Message", "Record", "Totals", "TrafficLog", "all_gather", "all_gather_values", "all_reduce", "broadcast", "chunk", "mesh",
            "reduce_scatter", "run_main", "start"]

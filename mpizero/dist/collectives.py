@@ -11,7 +11,7 @@ from mpizero.dist import ring
 from mpizero.dist.group import Group
 from mpizero.dist.lane import Array, Lane, Pending
 from mpizero.dist.ring import chunk
-from mpizero.dist.traffic import Record
+from mpizero.dist.traffic import Message, Record
 from mpizero.dist.wait import gave_up, wait
 
 
@@ -78,9 +78,12 @@ def _drive(lane: Lane, steps: ring.Steps) -> None:
         sent += pending.bytes_sent
         received += pending.bytes_received
         messages += pending.messages
+        if lane.group.log.timed:
+            now = time.perf_counter()
+            lane.arrivals.extend(Message(source, nbytes, now) for source, nbytes in pending.receives)
     seconds = time.perf_counter() - begin
-    lane.group.log.append(
-        Record(lane.op, lane.unit, lane.phase, lane.group.name, lane.dtype, lane.numel, sent, received, messages, seconds))
+    lane.group.log.append(Record(lane.op, lane.unit, lane.phase, lane.group.name, lane.dtype, lane.numel, sent, received, messages, seconds,
+                                 begin, tuple(lane.sends), tuple(lane.arrivals)))
 
 
 def _wait(lane: Lane, pending: Pending) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import time
 import zlib
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from mpizero.dist.traffic import Message
 from mpizero.errors import CommunicationError
 from mpizero.memory import Allocator
 
@@ -29,7 +31,7 @@ class Lane:
     wrong data. op, unit, phase, dtype and numel say what is called.
     """
 
-    __slots__ = ("group", "rank", "size", "mem", "op", "unit", "phase", "dtype", "numel", "_comm", "_byte", "_tag")
+    __slots__ = ("group", "rank", "size", "mem", "op", "unit", "phase", "dtype", "numel", "sends", "arrivals", "_comm", "_byte", "_tag")
 
     def __init__(self, group: Group, op: str, unit: str = "", phase: str = "", dtype: str = "", numel: int = 0):
         self.group = group
@@ -37,6 +39,8 @@ class Lane:
         self.size: int = group.size
         self.mem: Allocator = group.mem
         self.op, self.unit, self.phase, self.dtype, self.numel = op, unit, phase, dtype, numel
+        self.sends: list[Message] = []  # kept where the group's log is timed
+        self.arrivals: list[Message] = []
         self._comm, self._byte = group._comm, group._mpi.BYTE
         call = zlib.crc32(f"{op}/{unit}/{phase}/{dtype}/{numel}".encode())
         self._tag = group._next_call() % IN_FLIGHT * 256 + call % 256  # below 2^15, the least upper bound MPI allows
@@ -72,7 +76,7 @@ class Pending:
     in the order in which both began them.
     """
 
-    __slots__ = ("lane", "requests", "ranks", "bytes_sent", "bytes_received", "messages")
+    __slots__ = ("lane", "requests", "ranks", "bytes_sent", "bytes_received", "messages", "receives")
 
     def __init__(self, lane: Lane):
         self.lane = lane
@@ -80,6 +84,7 @@ class Pending:
         self.ranks: list[int] = []  # the other end of each
         self.bytes_sent = self.bytes_received = 0
         self.messages = 0  # sent
+        self.receives: list[tuple[int, int]] = []  # source and bytes of each
 
     def send(self, array: Array, dest: int) -> Pending:
         """Begin one more send."""
@@ -88,6 +93,8 @@ class Pending:
             self.requests.append(lane._comm.Isend([part, lane._byte], dest, lane._tag))
             self.ranks.append(dest)
             self.messages += 1
+            if lane.group.log.timed:
+                lane.sends.append(Message(dest, part.nbytes, time.perf_counter()))
         self.bytes_sent += array.nbytes
         return self
 
@@ -97,6 +104,7 @@ class Pending:
         for part in messages(array):
             self.requests.append(lane._comm.Irecv([part, lane._byte], source, lane._tag))
             self.ranks.append(source)
+            self.receives.append((source, part.nbytes))
         self.bytes_received += array.nbytes
         return self
 

@@ -7,8 +7,20 @@ from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)
+class Message:
+    """One message, as one of its ends saw it: the group rank of the other end, and when (perf_counter) its send began or it had arrived."""
+
+    peer: int
+    nbytes: int
+    time_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class Record:
-    """One collective, as one rank saw it. Bytes are payload; messages are those really sent; seconds are from call to return."""
+    """One collective, as one rank saw it. Bytes are payload; messages are those really sent; seconds are from call to return.
+
+    begin_s: perf_counter at the call. sends, arrivals: each message, where the log is `timed`.
+    """
 
     op: str
     unit: str
@@ -20,6 +32,9 @@ class Record:
     bytes_received: int
     messages: int
     seconds: float
+    begin_s: float = 0.0
+    sends: tuple[Message, ...] = ()
+    arrivals: tuple[Message, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,9 +50,10 @@ class Totals:
 
 @dataclass
 class TrafficLog:
-    """Every collective of one rank in the order of calls. Logging never changes what is sent."""
+    """Every collective of one rank in the order of calls. Logging never changes what is sent. timed: note each message as well."""
 
     records: list[Record] = field(default_factory=list)
+    timed: bool = False
 
     def append(self, record: Record) -> None:
         self.records.append(record)

@@ -53,7 +53,7 @@ class TrainConfig:
     seed: int = _option(0, "of weights, data and order", type=int)
     device_memory: str | None = _option(None, "capacity of each rank's device, as in 64MiB (unlimited)", metavar="SIZE")
     check_replicas: int = _option(0, "every K steps compare checksums of what ranks must keep alike (0: never)", type=int, metavar="K")
-    log: str | None = _option(None, "write steps.jsonl and summary.json into this folder", metavar="DIR")
+    log: str | None = _option(None, "write steps.jsonl, summary.json and trace.json (one step, timed) into this folder", metavar="DIR")
     json: str | None = _option(None, "write the summary to this file", metavar="FILE")
 
     def value(self, name: str) -> Any:

@@ -51,6 +51,7 @@ class Done:
     """An action that was run: when (perf_counter), live bytes by kind after it, and the most that was live during it."""
 
     action: Action
+    text: str  # as a person writes it
     label: str  # of its stage or unit
     phase: str
     begin_s: float
@@ -94,12 +95,13 @@ class Executor:
 
     def _run_one(self, action: Action) -> None:
         label = self._label(action)
-        self.ledger.at(show(action), label)
+        text = show(action)
+        self.ledger.at(text, label)
         begin = time.perf_counter()
         self._do(action)
         if self.timeline is not None:
             self.timeline.append(
-                Done(action, label, self.phase, begin, time.perf_counter(), dict(self.ledger.live), self.ledger.action_peak_bytes))
+                Done(action, text, label, self.phase, begin, time.perf_counter(), dict(self.ledger.live), self.ledger.action_peak_bytes))
 
     def _label(self, action: Action) -> str:
         if isinstance(action, Forward | Backward):

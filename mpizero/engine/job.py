@@ -47,6 +47,11 @@ class Job:
                                                     batch_size=config.batch_size, accumulation=config.accumulation))
 
     @property
+    def traced(self) -> bool:
+        """Whether actions and messages are timed: where a log is written."""
+        return self.log.timed
+
+    @property
     def targets(self) -> int:
         """Targets of a step's global batch: gradients are divided by it in the loss, so that sums over ranks are means."""
         return self.world.size * self.config.batch_size * self.config.accumulation * (self.config.value("context") or 1)
@@ -60,7 +65,7 @@ def prepare(config: TrainConfig, world: Group, *, model: Model | None = None, po
     """
     config.check()
     ledger = Ledger(parse_bytes(config.device_memory) if config.device_memory else None, debug)
-    log = TrafficLog()
+    log = TrafficLog(timed=config.log is not None)
     world = world.using(log=log, mem=ledger)
     shards = 1 if config.stage == "0" else config.shard_size or world.size
     grid = mesh(world, shards)

@@ -8,8 +8,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from mpizero.data import eval_batches
+from mpizero.dist import Record
 from mpizero.engine.agreement import Agreed, finish_grads, mean_loss
-from mpizero.engine.executor import Update
+from mpizero.engine.executor import Done, Update
 from mpizero.engine.job import Job
 from mpizero.engine.replicas import check_replicas
 from mpizero.errors import DivergenceError
@@ -47,6 +48,7 @@ class Progress:
     off_plan: int = 0  # steps whose traffic was not the planned one
     planned: dict[bool, int] = field(default_factory=dict)  # bytes sent by a step, by whether it is skipped
     at_rest: dict[str, int] = field(default_factory=dict)
+    traced: tuple[int, list[Done], list[Record]] | None = None  # the last step that updated, where the job is traced
 
 
 def run_steps(job: Job, report: Callable[[StepRecord], None] = lambda record: None) -> Progress:
@@ -66,6 +68,8 @@ def run_steps(job: Job, report: Callable[[StepRecord], None] = lambda record: No
 
 def _one_step(job: Job, progress: Progress, step: int) -> StepRecord:
     job.log.clear()
+    if job.traced:
+        job.executor.timeline = []
     begin, scale, run = time.perf_counter(), job.scaler.scale, job.executor.run
     loss, targets = run(job.lists.accumulate, batch=lambda mb: job.batch(step, mb), grad_scale=scale / job.targets)
     agreed = finish_grads(job.world, job.executor.units, job.ledger, loss, targets, scale)
@@ -79,6 +83,8 @@ def _one_step(job: Job, progress: Progress, step: int) -> StepRecord:
     run(job.lists.zero_grad)
     job.scaler.update(agreed.found_inf, agreed.culprit)
     sent = _account(job, progress, agreed.found_inf)
+    if job.executor.timeline and not agreed.found_inf:
+        progress.traced = step, job.executor.timeline, list(job.log.records)
     rate = (targets * job.world.size) / (time.perf_counter() - begin)
     return StepRecord(step, agreed.loss, agreed.total_norm, lr, scale, agreed.found_inf, rate, job.ledger.live_bytes, job.ledger.peak_bytes, sent)
 
