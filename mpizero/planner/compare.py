@@ -34,16 +34,16 @@ def deepspeed(psi: int, ranks: int, stage: str, largest_leaf: int) -> Estimate |
                     "18 = 2 + 4 + 12: a resident float32 gradient too; and gradients are divided at stage 1 as at stage 2")
 
 
-def megatron(psi: int, ranks: int, dtype: str) -> list[Estimate]:
-    """Its distributed optimizer is stage 1. Bytes by parameter and gradient type."""
+def megatron(psi: int, ranks: int, stage: str, dtype: str) -> list[Estimate]:
+    """4 + 16/d, 6 + 12/d or 8 + 8/d by parameter and gradient type with its distributed optimizer, which is stage 1; d = 1 without."""
+    def estimate(label: str, whole: int, divided: int, why: str) -> Estimate:
+        scope = "" if stage == "0" else "stage 1, it has no other; "
+        return Estimate(f"Megatron, {label}", plain(psi * (whole + Fraction(divided, 1 if stage == "0" else ranks))), scope + why)
+
     if dtype == "float32":
-        return [_megatron(psi, ranks, "float32 parameters and gradients", 8, 8, "the same count: parameters are their own master weights")]
-    return [_megatron(psi, ranks, "16-bit gradients", 4, 16, "16 = 12 + 4: a float32 copy of the rank's gradient shard stays"),
-            _megatron(psi, ranks, "float32 gradients", 6, 12, "6 = 2 + 4: gradients are summed over microbatches in float32, whole")]
-
-
-def _megatron(psi: int, ranks: int, label: str, whole: int, divided: int, why: str) -> Estimate:
-    return Estimate(f"Megatron, {label}", plain(psi * (whole + Fraction(divided, ranks))), f"stage 1 only; {why}")
+        return [estimate("float32 parameters and gradients", 8, 8, "the same count: parameters are their own master weights")]
+    return [estimate("16-bit gradients", 4, 16, "16 = 12 + 4: the optimizer keeps a float32 copy of its gradients"),
+            estimate("float32 gradients", 6, 12, "6 = 2 + 4: gradients are summed over microbatches in float32, whole")]
 
 
 def accelerate(psi: int, dtype: str) -> Estimate:
@@ -67,4 +67,4 @@ def papers(psi: int, ranks: int, stage: str, dtype: str) -> list[Estimate]:
 def others(psi: int, ranks: int, stage: str, dtype: str, largest_leaf: int) -> list[Estimate]:
     """All of them, for one stage. None counts activations."""
     other = deepspeed(psi, ranks, stage, largest_leaf)
-    return [*papers(psi, ranks, stage, dtype), *([other] if other else []), *megatron(psi, ranks, dtype), accelerate(psi, dtype)]
+    return [*papers(psi, ranks, stage, dtype), *([other] if other else []), *megatron(psi, ranks, stage, dtype), accelerate(psi, dtype)]

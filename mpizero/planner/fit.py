@@ -1,9 +1,9 @@
 """Does it fit, where, and how fast? Bytes are exact, from the lists of actions; seconds are an estimate, and say of what.
 
 [Note: How time is estimated]
-In each phase of a step (forward, backward, reduce, update) everything overlaps with everything: a phase lasts as long as its busiest
-resource, a step as long as its phases. Rings follow the alpha-beta model. So what cannot overlap in the lists, such as a gather after the
-update, is seen; stalls inside a phase, which `plan timeline` shows, are not.
+In each phase of a step (forward, backward with its reductions, update) everything overlaps with everything: a phase lasts as long as its
+busiest resource, a step as long as its phases. Rings follow the alpha-beta model. So what cannot overlap in the lists, such as a gather
+after the update, is seen; stalls inside a phase, which `plan timeline` shows, are not.
 """
 
 from __future__ import annotations
@@ -155,7 +155,7 @@ def _time(question: Question, actions: Sequence[Action], geometry: Geometry, sen
         carried[id(move.action)].append((LINKS[move.link], move.nbytes / rate))
     phases: list[dict[str, float]] = []
     for action in actions:
-        if isinstance(action, Phase):
+        if isinstance(action, Phase) and action.name != "reduce":  # reductions wait for gradients alone, so they may go on beside backward
             phases.append(defaultdict(float))
         for resource, seconds in [*_work(question, action, geometry, offload), *carried[id(action)]]:
             phases[-1][resource] += seconds

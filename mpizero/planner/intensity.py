@@ -103,6 +103,6 @@ class Largest:
 def largest_models() -> list[Largest]:
     """ZeRO-Infinity counts 20 bytes a parameter. Published: PyTorch and ZeRO-Offload on one V100; ZeRO-Infinity, fig. 6, on one node."""
     return [Largest("replicated, one GPU", "16 bytes on the GPU", GPU - ACTIVATIONS, 16, (1.4e9, 1.4e9)),
-            Largest("ZeRO-Offload, one GPU", "float16 parameters on the GPU, the rest on the CPU", GPU - ACTIVATIONS, 2, (13e9, 13e9)),
+            Largest("ZeRO-Offload, one GPU", "2 bytes on the GPU, the rest on the CPU", GPU - ACTIVATIONS, 2, (13e9, 13e9)),
             Largest("ZeRO-Infinity, one node", "20 bytes on the CPU", NODE["cpu"], 20, (70e9, 100e9)),
             Largest("ZeRO-Infinity, one node", "20 bytes on NVMe", NODE["nvme"], 20, (1e12, 1e12))]

@@ -55,7 +55,7 @@ def flat(psi: int, units: int = UNITS) -> PlannedModel:
     size = -(-size // GRAIN) * GRAIN
     sizes = [size] * (psi // size) + ([psi % size] if psi % size else [])
     params = tuple(ParamSpec(f"unit.{i}.weight", (numel,)) for i, numel in enumerate(sizes))
-    return PlannedModel(f"{psi:,} parameters in {len(sizes)} equal units", ModelSpec(params, _one_stage_each(params)))
+    return PlannedModel(f"a model of {len(sizes)} equal units", ModelSpec(params, _one_stage_each(params)))
 
 
 def gpt(layers: int, d_model: int, heads: int, vocab: int, context: int = 1024, tied: bool = True) -> PlannedModel:
@@ -97,7 +97,7 @@ def blocks(layers: int = 40, d_model: int = 5120, vocab: int = 32_000) -> Planne
     params = (ParamSpec("embedding.weight", (vocab, d_model)),
               *(ParamSpec(f"block.{i}.weight", (12, d_model, d_model)) for i in range(layers)))
     spec = ModelSpec(params, _one_stage_each(params))
-    return PlannedModel(f"{layers} blocks of 12 x {d_model}^2 and an embedding, {spec.psi:,} parameters", spec)
+    return PlannedModel(f"{layers} blocks of 12 x {d_model}^2 and an embedding of {vocab:,} x {d_model}", spec)
 
 
 def _one_stage_each(params: tuple[ParamSpec, ...]) -> tuple[StageSpec, ...]:

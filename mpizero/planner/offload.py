@@ -55,5 +55,5 @@ class OffloadStep:
 def offload_step(params: int, batch: int, seq: int = SEQ, machine: Machine = V100) -> OffloadStep:
     """One step of `batch` samples of `seq` tokens with recompute."""
     tokens, wire = batch * seq, 2 * params / machine.host_bandwidth
-    return OffloadStep(params, batch, machine.compute_seconds(params, tokens, 2), machine.compute_seconds(params, tokens, RECOMPUTE_FLOPS - 2),
-                       wire, params / machine.host_adam, wire, RECOMPUTE_FLOPS * params * tokens)
+    forward, backward = (machine.compute_seconds(params, tokens, count) for count in (2, RECOMPUTE_FLOPS - 2))
+    return OffloadStep(params, batch, forward, backward, wire, params / machine.host_adam, wire, RECOMPUTE_FLOPS * params * tokens)

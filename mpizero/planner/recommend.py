@@ -32,7 +32,8 @@ def recommend(question: Question, table: Sequence[Row]) -> Recommendation:
 
 def _why(question: Question, table: Sequence[Row], best: Row, fitting: Sequence[Row]) -> str:
     free = question.device_memory - best.device_bytes
-    text = f"{name(best)}: {best.seconds:.3g} s a step, bound by {best.bound_by}, with {in_units(free)} of the device left"
+    text = (f"{name(best)}, the fastest of {len(fitting)} that fit: {best.seconds:.3g} s a step, bound by {best.bound_by}, "
+            f"with {in_units(free)} of the device left")
     equal = [row for row in fitting if row is not best and row.seconds <= CLOSE * best.seconds]
     if equal:
         text += f"; no faster, and more to send or to keep: {_listed(equal)}"
@@ -46,7 +47,7 @@ def _nothing_fits(question: Question, table: Sequence[Row]) -> str:
     unknown = [row for row in table if row.fits is None]
     if unknown:
         least = min(unknown, key=lambda row: row.seconds)
-        where = " and ".join(f"{in_units(least.peak[tier])} of {tier}" for tier in ("host", "nvme") if least.peak[tier])
+        where = " and ".join(f"{in_units(least.peak[tier])} of {tier} memory" for tier in ("host", "nvme") if least.peak[tier])
         return (f"nothing fits on the devices alone; {name(least)} does if each rank has {where}: tell --host-memory"
                 f"{' and --nvme' if least.peak['nvme'] else ''}")
     least = min(table, key=lambda row: max(row.needs[tier] / limit for tier, limit in question.capacity.items() if limit))
@@ -62,7 +63,7 @@ def _cure(question: Question) -> str:
         while (ranks := 2 * ranks) <= MOST_RANKS:
             if anything_fits(replace(question, ranks=ranks)):
                 return f"use {ranks:,} ranks"
-    return "use devices with more memory, a smaller batch, or more offload"
+    return "use smaller units, devices with more memory, a smaller batch, or offload"
 
 
 def name(row: Row) -> str:

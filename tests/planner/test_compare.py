@@ -25,6 +25,7 @@ def test_megatron():
     assert [n for source, n in bytes_of("1", 8).items() if "Megatron" in source] == [4 * P + 16 * P // 8, 6 * P + 12 * P // 8]
     assert [n for source, n in bytes_of("1", 8, "float32").items() if "Megatron" in source] == [8 * P + 8 * P // 8]
     assert [n / P for source, n in bytes_of("1", 1).items() if "Megatron" in source] == [20, 18]
+    assert [n / P for source, n in bytes_of("0", 64).items() if "Megatron" in source] == [20, 18]
 
 
 def test_accelerate_takes_a_maximum():

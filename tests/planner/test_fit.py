@@ -86,11 +86,11 @@ def test_recompute_takes_a_third_more_time():
 
 
 @pytest.mark.parametrize("changes, words", [
-    ({}, "stage 3: "),
+    ({}, "stage 3, the fastest of 3 that fit: 2.58 s a step, bound by compute"),
     ({"device_memory": 2 * GB, "activations": GB // 10}, "tell --host-memory"),
     ({"device_memory": 2 * GB, "activations": GB // 10, "host_memory": 1000 * GB}, "faster, but without room: stage 0, stage 3"),
     ({"device_memory": 6 * GB, "host_memory": 0, "nvme": 0}, "use 1,024 ranks"),
-    ({"device_memory": GB, "host_memory": 2000 * GB, "nvme": 28_000 * GB}, "more memory, a smaller batch"),
+    ({"device_memory": GB, "host_memory": 2000 * GB, "nvme": 28_000 * GB}, "use smaller units, devices with more memory"),
 ])
 def test_recommendations_have_a_reason(changes, words):
     question = replace(ASK, **changes)

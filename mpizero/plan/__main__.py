@@ -1,0 +1,59 @@
+"""Plan a run before it is launched: `python -m mpizero.plan memory --params 7.5e9 --ranks 64 --stage 2`."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Sequence
+
+from mpizero.cli import Parser, write_json
+from mpizero.errors import MpizeroError
+from mpizero.plan import fit, memory, offload, timeline, traffic, units
+
+COMMANDS = {"memory": memory, "traffic": traffic, "units": units, "timeline": timeline, "offload": offload, "fit": fit}
+EXAMPLE = "examples:\n" + "\n".join(f"  python -m mpizero.plan {command.EXAMPLE}" for command in COMMANDS.values())
+USER_ERROR = 2  # exit status, as of every entry point
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Parse, answer, print, write. A mistake of the user's is one sentence and status 2."""
+    try:
+        options = vars(_parser().parse_args(_joined(sys.argv[1:] if argv is None else argv)))
+        command, path = COMMANDS[options["command"]], options["json"]
+        answer = command.answer(options)
+        if path is not None:
+            write_json(path, answer)
+        print(command.show(answer), flush=True)
+    except MpizeroError as error:
+        print(f"mpizero: error: {error}", file=sys.stderr)
+        return USER_ERROR
+    except BrokenPipeError:  # `| head` has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 0
+
+
+def _parser() -> Parser:
+    parser = Parser(prog="python -m mpizero.plan", description=__doc__, epilog=EXAMPLE)
+    commands = parser.add_subparsers(dest="command", required=True, metavar="|".join(COMMANDS))
+    for name, command in COMMANDS.items():
+        example = f"example:\n  python -m mpizero.plan {command.EXAMPLE}"
+        sub = commands.add_parser(name, help=command.HELP, description=command.__doc__, epilog=example)
+        command.add_flags(sub)
+        sub.add_argument("--json", metavar="FILE", help="write the answer to this file; sizes are ints of bytes")
+    return parser
+
+
+def _joined(argv: Sequence[str]) -> list[str]:
+    """`--ranks -4` as `--ranks=-4`: argparse would take a negative size for a flag, and say nothing of sizes."""
+    out: list[str] = []
+    for word in argv:
+        if re.match(r"-[\d.]", word) and out and re.fullmatch(r"--[a-z-]+", out[-1]):
+            out[-1] += f"={word}"
+        else:
+            out.append(word)
+    return out
+
+
+if __name__ == "__main__":
+    sys.exit(main())

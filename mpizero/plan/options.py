@@ -1,0 +1,166 @@
+"""Flags that sub-commands share, and what they stand for."""
+
+from __future__ import annotations
+
+import argparse
+import math
+import textwrap
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from typing import Any, TypeVar
+
+from mpizero.engine.config import FLAGS, TrainConfig
+from mpizero.errors import ConfigError
+from mpizero.layout import Wrapping, replica_count, wrap
+from mpizero.planner import Geometry
+from mpizero.planner.machine import Machine
+from mpizero.planner.model import UNITS, PlannedModel, blocks, flat, gpt, mlp, parse_count
+from mpizero.schedule import STRATEGIES, Lists, training_lists
+from mpizero.text import parse_bytes
+
+Options = Mapping[str, Any]
+T = TypeVar("T")
+
+MODELS: dict[str, Callable[[], PlannedModel]] = {"mlp": mlp, "13b": blocks}
+MOST = 10**6  # ranks, units, layers: beyond, a plan takes long and is of no use
+WIDTH = 100  # columns of what people read
+STEP = ("stage", "shard-size", "accumulation", "no-sync", "dtype", "backward-prefetch", "forward-prefetch", "keep-last-unit",
+        "limit-all-gathers")
+RATES = {  # field of Machine -> what its flag says
+    "peak_flops": "operations a second of a device",
+    "efficiency": "share of it that a model reaches",
+    "alpha": "seconds a message takes however short",
+    "inter_bandwidth": "bytes a second and rank between hosts, as 50GB",
+    "intra_bandwidth": "the same inside a host",
+    "memory_bandwidth": "of the device's memory",
+    "host_bandwidth": "between device and host, each way",
+    "nvme_bandwidth": "of a rank to NVMe",
+    "host_adam": "parameters a second that the CPUs of a host update",
+}
+
+
+def said(parse: Callable[[str], T]) -> Callable[[str], T]:
+    """`parse` as a type for argparse, which otherwise hides what a ConfigError says."""
+    def convert(text: str) -> T:
+        try:
+            return parse(text)
+        except ConfigError as error:
+            raise argparse.ArgumentTypeError(str(error)) from None
+    return convert
+
+
+def count(text: str) -> int:
+    """An int from 1 to MOST."""
+    if not (text.isascii() and text.isdecimal() and 1 <= int(text[:20]) <= MOST):
+        raise ConfigError(f"{text[:40]!r} is impossible: give a whole number from 1 to {MOST:,}, as in 64")
+    return int(text)
+
+
+def rate(text: str) -> float:
+    """A finite number above 0: `50e9`, `50GB` or `50GB/s`."""
+    try:
+        value = float(text)
+    except ValueError:
+        return float(parse_bytes(text.removesuffix("/s")))
+    if not (math.isfinite(value) and value > 0):
+        raise ConfigError(f"{text!r} is impossible: give a number above 0, as in 50e9")
+    return value
+
+
+def add_model(parser: argparse.ArgumentParser, required: bool = True) -> None:
+    """Which model, one of three ways."""
+    which = parser.add_mutually_exclusive_group(required=required)
+    which.add_argument("--params", type=said(parse_count), metavar="N", help="a bare number of parameters, as 7.5e9 or 7.5B")
+    which.add_argument("--gpt", type=said(_gpt_sizes), metavar="LAYERS,D,HEADS,VOCAB", help="GPT-2's shapes, tied, as 24,1024,16,50257")
+    which.add_argument("--model", choices=list(MODELS), help="mlp: 5 Linears, 32,656 parameters; 13b: 40 blocks of 12 x 5120^2, embedding")
+    parser.add_argument("--units", type=said(count), metavar="K", help=f"with --params: units of equal size ({UNITS})")
+    parser.add_argument("--context", type=said(count), default=1024, metavar="T", help="with --gpt: positions, tokens of a sample (1024)")
+
+
+def _gpt_sizes(text: str) -> tuple[int, int, int, int]:
+    sizes = text.split(",")
+    if len(sizes) != 4:
+        raise ConfigError(f"{text[:40]!r} is not LAYERS,D,HEADS,VOCAB: give four numbers, as in 24,1024,16,50257")
+    layers, width, heads, vocab = (count(size.strip()) for size in sizes)
+    return layers, width, heads, vocab
+
+
+def model_of(options: Options) -> PlannedModel:
+    """What `add_model`'s flags name."""
+    if options["params"] is not None:
+        return flat(options["params"], options["units"] or UNITS)
+    if options["gpt"] is not None:
+        layers, width, heads, vocab = options["gpt"]
+        return gpt(layers, width, heads, vocab, options["context"])
+    return MODELS[options["model"]]()
+
+
+def add_step(parser: argparse.ArgumentParser) -> None:
+    """Ranks, and the flags of `mpizero.train` that shape a step."""
+    add_ranks(parser)
+    for name in STEP:
+        parser.add_argument(f"--{name}", dest=FLAGS[name].name, default=FLAGS[name].default, **FLAGS[name].metadata)
+
+
+def add_ranks(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--ranks", type=said(count), required=True, metavar="N", help="how many, as mpirun -n")
+
+
+def add_machine(parser: argparse.ArgumentParser, *names: str) -> None:
+    """Flags for the rates of a machine, of which estimates of time depend."""
+    for field in fields(Machine):
+        if field.name in names:
+            flag = "--" + field.name.replace("_", "-")
+            parser.add_argument(flag, type=said(rate), default=field.default, metavar="X", help=f"{RATES[field.name]} ({field.default:g})")
+
+
+def machine_of(options: Options) -> Machine:
+    """What `add_machine`'s flags say; defaults for the rest."""
+    return Machine(**{field.name: options[field.name] for field in fields(Machine) if field.name in options})
+
+
+@dataclass(frozen=True)
+class Setup:
+    """A step as the executor would run it."""
+
+    model: PlannedModel
+    config: TrainConfig
+    ranks: int
+    wrapping: Wrapping
+    geometry: Geometry
+    lists: Lists
+
+
+def setup(options: Options) -> Setup:
+    """What `add_model`'s and `add_step`'s flags stand for: the very lists that a run would execute."""
+    model, ranks = model_of(options), options["ranks"]
+    config = TrainConfig(**{FLAGS[name].name: options[FLAGS[name].name] for name in STEP}).check()
+    shards = 1 if config.stage == "0" else config.shard_size or ranks
+    replicas = replica_count(ranks, shards, "--ranks")
+    wrapping, strategy = wrap(model.spec, ranks), STRATEGIES[config.stage]
+    lists = training_lists(strategy, wrapping, replicas, shards, **config.list_options)
+    return Setup(model, config, ranks, wrapping, Geometry(wrapping, strategy.placement, replicas, shards, config.dtype), lists)
+
+
+def described(plan: Setup) -> dict[str, Any]:
+    """What was asked, for the head of an answer."""
+    wrapping, geometry = plan.wrapping, plan.geometry
+    return {"model": plan.model.name, "psi": wrapping.numel, "padded_psi": wrapping.padded_numel, "units": len(wrapping.units),
+            "ranks": plan.ranks, "replicas": geometry.replicas, "shard_size": geometry.shards, "stage": plan.config.stage,
+            "dtype": plan.config.dtype, **plan.config.list_options}
+
+
+def head(answer: Mapping[str, Any]) -> str:
+    """Two lines that say what the tables below are of."""
+    steps = [name.replace("_", " ") + ("" if answer[name] is True else f" {answer[name]}")
+             for name in ("accumulation", "no_sync", "backward_prefetch", "forward_prefetch", "keep_last_unit", "limit_all_gathers")
+             if answer[name] and (name, answer[name]) != ("accumulation", 1)]
+    padding = answer["padded_psi"] - answer["psi"]
+    mesh = f"{answer['ranks']:,} ranks = {answer['replicas']:,} x {answer['shard_size']:,} (replicas x shards)"
+    return "\n".join([answer["model"], f"psi = {answer['psi']:,} parameters in {answer['units']:,} units, {padding:,} elements of padding",
+                      *wrapped(", ".join([f"stage {answer['stage']} in {answer['dtype']}", mesh, *steps]))])
+
+
+def wrapped(text: str) -> list[str]:
+    """Lines of at most WIDTH columns."""
+    return textwrap.wrap(text, WIDTH)
