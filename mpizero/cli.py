@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 
 from mpizero.engine.config import FLAGS, TrainConfig
 from mpizero.errors import ConfigError
+from mpizero.launcher import rank_in_job
 
 
 class Parser(argparse.ArgumentParser):
@@ -19,6 +20,11 @@ class Parser(argparse.ArgumentParser):
 
     def __init__(self, **options: Any):
         super().__init__(formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False, **options)
+
+    def print_help(self, file: Any = None) -> None:
+        """Once, not once per rank."""
+        if not rank_in_job():
+            super().print_help(file)
 
     def error(self, message: str) -> NoReturn:
         raise ConfigError(f"{message} (see {self.prog} --help)")

@@ -6,7 +6,8 @@ import os
 
 import pytest
 
-from mpizero._threads import BLAS_VARIABLES, one_blas_thread_per_rank, ranks_on_this_machine
+from mpizero._threads import BLAS_VARIABLES, one_blas_thread_per_rank
+from mpizero.launcher import ranks_on_machine
 
 ASK_BLAS = """
 import mpizero, numpy, threadpoolctl
@@ -26,7 +27,7 @@ UNSET = dict.fromkeys((*BLAS_VARIABLES, "OMP_NUM_THREADS"))
     ({"MPI_LOCALNRANKS": "what?", "SLURM_STEP_TASKS_PER_NODE": ""}, 1),
 ])
 def test_launchers(environ, ranks):
-    assert ranks_on_this_machine(environ) == ranks
+    assert ranks_on_machine(environ) == ranks
 
 
 @pytest.mark.parametrize("own", [{}, {"OPENBLAS_NUM_THREADS": "3"}, {"OMP_NUM_THREADS": "2"}])

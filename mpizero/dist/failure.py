@@ -14,6 +14,7 @@ import numpy as np
 
 from mpizero.dist.wait import timeout, wait
 from mpizero.errors import CommunicationError, MpizeroError
+from mpizero.launcher import rank_in_job, rank_on_machine
 
 USER_ERROR = 2  # exit status of a MpizeroError
 BUG = 1  # exit status of any other exception
@@ -78,7 +79,7 @@ def _fail_in_thread(args: threading.ExceptHookArgs) -> None:
 def _leave(status: int, text: str, reason: str = "") -> NoReturn:
     """End this process with `status` and, if that is not 0, all others too. `text` is said once by ranks that leave for one `reason`."""
     status = status & 0xFF or (BUG if status else 0)  # what an exit status can hold; 256 must not become success
-    if _comm is None and status and _launched_rank() is not None:
+    if _comm is None and status and rank_in_job() is not None:
         _start_quietly()
     if _comm is None or _mpi.Is_finalized():
         _leave_alone(status, text)
@@ -106,13 +107,13 @@ def _meet(reason: str) -> list[bytes] | None:
 
 def _leave_alone(status: int, text: str) -> NoReturn:
     """Without MPI. Under an mpirun the other ranks of this machine have the same trouble; the first of them speaks."""
-    if _launcher_says("OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID") in (None, 0):
+    if rank_on_machine() in (None, 0):
         _say(text)
     sys.exit(status)
 
 
 def _abort(status: int) -> NoReturn:
-    if _comm is None and _launched_rank() is not None:
+    if _comm is None and rank_in_job() is not None:
         _start_quietly()  # an mpirun may wait for ever for ranks that leave without having started MPI
     if _comm is not None and not _mpi.Is_finalized() and _comm.Get_size() > 1:
         _comm.Abort(status)
@@ -127,18 +128,8 @@ def _start_quietly() -> None:
         pass  # the error at hand is told instead
 
 
-def _launched_rank() -> int | None:
-    """This process's rank, which mpirun tells without MPI; None if no mpirun started it."""
-    return _launcher_says("OMPI_COMM_WORLD_RANK", "PMI_RANK")
-
-
-def _launcher_says(*variables: str) -> int | None:
-    """The first of these numbers that an mpirun, of Open MPI or MPICH, has put into the environment."""
-    return next((int(os.environ[name]) for name in variables if os.environ.get(name, "").isdigit()), None)
-
-
 def _traceback(error: BaseException) -> str:
-    rank = _comm.Get_rank() if _comm is not None and not _mpi.Is_finalized() else _launched_rank()
+    rank = _comm.Get_rank() if _comm is not None and not _mpi.Is_finalized() else rank_in_job()
     lines = "".join(traceback.format_exception(error))
     return lines if rank is None else f"rank {rank}: uncaught exception, ending all ranks\n{lines}"
 

@@ -6,9 +6,9 @@ import builtins
 
 import pytest
 
-from mpizero.dist import failure
 from mpizero.dist.start import _check_launcher, _load
 from mpizero.errors import LaunchError
+from mpizero.launcher import rank_in_job
 
 
 def test_importing_needs_no_mpi(launch):
@@ -52,6 +52,6 @@ def test_mpirun_of_another_library(monkeypatch, variable):
 def test_rank_as_mpirun_told(monkeypatch):
     for name in ("OMPI_COMM_WORLD_RANK", "PMI_RANK"):
         monkeypatch.delenv(name, raising=False)
-    assert failure._launched_rank() is None
+    assert rank_in_job() is None
     monkeypatch.setenv("PMI_RANK", "3")
-    assert failure._launched_rank() == 3
+    assert rank_in_job() == 3
