@@ -9,6 +9,7 @@ from mpizero.nn.gpt import GPTConfig, gpt
 from mpizero.nn.loss import cross_entropy_saved_bytes
 from mpizero.nn.mlp import mlp
 from mpizero.planner import activations as act
+from mpizero.schedule.actions import Backward, Forward, Unshard
 
 SMALL, LARGE = dict(hidden=1600, batch=32, seq=1024, layers=48), dict(hidden=8192, batch=32, seq=1024, layers=125)  # ZeRO's 1.5B and 100B
 
@@ -25,6 +26,16 @@ def test_100b_model_on_16_devices():
     assert checkpoints / act.PRINTED_100B_CHECKPOINTS == pytest.approx(2, rel=0.02)
     assert act.partitioned(checkpoints, 16) / act.PRINTED_100B_PARTITIONED == pytest.approx(2, rel=0.05)
     assert isinstance(act.partitioned(checkpoints, 16), int)
+
+
+def test_a_step_by_hand():
+    """Two Linears without a cast, 4 -> 3 -> 2, and 5 samples in float32: x, y of each, the loss; then what each backward leaves."""
+    model = act.mlp_bytes(3, 2, 4, 2, samples=5, dtype="float32")
+    x, y, logits, targets, loss = 80, 60, 40, 40, 40
+    actions = [Forward(0, 0), Unshard(1), Forward(1, 0), Backward(1, 0), Backward(0, 0)]
+    forward = x + targets + y
+    assert act.plan_activations(actions, model) == [forward, forward, forward + logits + loss, x + y + y, 0]  # y, and dy as large
+    assert model.after_forward == forward + logits + loss
 
 
 def test_interval_and_working_memory():

@@ -46,6 +46,17 @@ def test_seconds_by_hand():
     assert slow.bound_by == "inter-host" and slow.seconds > 10 * row.seconds
 
 
+def test_reductions_of_stage_1_overlap_its_backward():
+    found = table(ASK)
+    assert found["1", "none"].seconds == pytest.approx(found["2", "none"].seconds)
+
+
+def test_tied_parameters_compute_once():
+    ask = replace(ASK, model=gpt(4, 64, 4, 1000, context=64), activations=None, tokens=64, ranks=4)
+    for row in rows(ask):
+        assert row.by_resource["compute"] == pytest.approx(ask.machine.compute_seconds(ask.model.spec.psi, 64))
+
+
 def test_a_step_on_one_host_uses_its_links():
     row = table(replace(ASK, ranks_per_host=64))["3", "none"]
     assert row.inter_host_bytes == 0 and "inter-host" not in row.by_resource and row.by_resource["intra-host"] > 0
@@ -72,6 +83,13 @@ def test_activations_join_the_states_at_each_moment():
         assert row.activations == ask.model.activations(8, 64, "float16").after_forward
         assert max(row.peak["device"], row.activations) < row.device_bytes < row.peak["device"] + row.activations
     assert all(row.device_bytes >= row.peak["device"] for row in rows(replace(ask, model=mlp(), tokens=8)))
+
+
+def test_the_most_on_the_device_by_hand():
+    """A large batch on one rank: most is there while the head's backward runs, when all activations and its units' gradients live."""
+    ask = replace(ASK, model=gpt(4, 64, 4, 1000, context=64), activations=None, batch_size=64, tokens=64 * 64, ranks=1)
+    row, head = table(ask)["0", "none"], 2 * (2 * 64) + 2 * (1000 + 64) * 64  # float16: ln_f; and wte with wpe, tied
+    assert row.device_bytes == 14 * ask.model.spec.psi + head + row.activations
 
 
 def test_recompute_keeps_one_input_a_block():

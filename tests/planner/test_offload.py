@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from mpizero.planner import offload
@@ -27,3 +29,10 @@ def test_by_hand():
     assert step.down == step.up == pytest.approx(2e9 / 12e9)
     assert step.seconds == pytest.approx(step.forward + step.backward + step.update)
     assert step.delayed_seconds == pytest.approx(step.forward + step.backward)
+
+
+def test_parameters_go_up_beside_the_update():
+    """Whichever is longer counts: on a slow link the transfers, down beside backward and up beside the update."""
+    step = offload.offload_step(10**9, 1, seq=1000, machine=replace(offload.V100, host_bandwidth=1e9))
+    assert step.down == step.up == 2 > step.update and step.down > step.backward
+    assert step.seconds == pytest.approx(step.forward + 2 + 2) and step.delayed_seconds == pytest.approx(step.forward + 2)

@@ -84,3 +84,9 @@ def test_float32_parameters_need_master_weights_elsewhere():
     tiers = plan_tiers(*setup("2", chain((320, 448)), 4, "float32"), OFFLOAD["cpu"])
     assert tiers.at_rest == {"device": 4 * 768, "host": 12 * 768 // 4, "nvme": 0}
     assert plan_tiers(*setup("3", chain((320, 448)), 4, "float32"), OFFLOAD["cpu+params"]).at_rest["host"] == 12 * 768 // 4
+
+
+def test_gradients_that_nvme_holds_already_are_read_and_written():
+    once, thrice = (plan_tiers(*setup("3", chain((320, 448)), 4, accumulation=count), OFFLOAD["nvme"]) for count in (1, 3))
+    gathers, gradient = 2 * 2 * 768 // 4, 2 * 768 // 4
+    assert moved(thrice, "nvme") == moved(once, "nvme") + 2 * (gathers + 2 * gradient)
