@@ -103,6 +103,14 @@ def test_recompute_takes_a_third_more_time():
     assert again.by_resource["compute"] == pytest.approx(8 / 6 * plain.by_resource["compute"])
 
 
+def test_of_equally_fast_rows_the_one_that_sends_and_needs_least():
+    """Links that cost nothing: stages 1 to 3 take as long, stage 3 sends more, stage 1 needs more."""
+    question = replace(ASK, machine=replace(ASK.machine, inter_bandwidth=1e15, alpha=1e-12))
+    advice = recommend(question, rows(question))
+    assert (advice.row.stage, advice.row.offload) == ("2", "none")
+    assert "no faster, and more to send or to keep: stage 1, stage 3" in advice.reason
+
+
 @pytest.mark.parametrize("changes, words", [
     ({}, "stage 3, the fastest of 3 that fit: 2.58 s a step, bound by compute"),
     ({"device_memory": 2 * GB, "activations": GB // 10}, "tell --host-memory"),
