@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from mpizero.cli import Parser, write_json
 from mpizero.errors import MpizeroError
 from mpizero.plan import fit, memory, offload, timeline, traffic, units
+from mpizero.plan.options import wrapped
 
 COMMANDS = {"memory": memory, "traffic": traffic, "units": units, "timeline": timeline, "offload": offload, "fit": fit}
 EXAMPLE = "examples:\n" + "\n".join(f"  python -m mpizero.plan {command.EXAMPLE}" for command in COMMANDS.values())
@@ -38,7 +39,8 @@ def _parser() -> Parser:
     commands = parser.add_subparsers(dest="command", required=True, metavar="|".join(COMMANDS))
     for name, command in COMMANDS.items():
         example = f"example:\n  python -m mpizero.plan {command.EXAMPLE}"
-        sub = commands.add_parser(name, help=command.HELP, description=command.__doc__, epilog=example)
+        about = "\n\n".join("\n".join(wrapped(paragraph)) for paragraph in (command.__doc__ or "").split("\n\n"))
+        sub = commands.add_parser(name, help=command.HELP, description=about, epilog=example)
         command.add_flags(sub)
         sub.add_argument("--json", metavar="FILE", help="write the answer to this file; sizes are ints of bytes")
     return parser
