@@ -1,0 +1,48 @@
+"""Loss and gradient norm over the steps."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from mpizero.report.style import BLUE, GREY, INCHES, VERMILLION, figure, legend, styled
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+MARKED = 60  # up to so many steps, each is a dot of its own
+
+
+@styled
+def draw_curves(steps: list[dict[str, Any]]) -> Figure:
+    """steps: rows of steps.jsonl. Skipped steps are grey lines across both axes."""
+    from matplotlib.ticker import MaxNLocator
+    made, (loss, norm) = figure(INCHES + 1.2, 5, 2, sharex=True)
+    loss.set_title(f"Loss and gradient norm of {len(steps)} steps")
+    loss.set_ylabel("loss (nats)")
+    norm.set_ylabel("global norm of\nthe gradient")
+    norm.set_xlabel("step")
+    norm.xaxis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 5, 10]))
+    handles = [_line(loss, steps, "loss", BLUE), _line(norm, steps, "grad_norm", VERMILLION)]
+    labels = ["loss: mean over the global batch, before the update", "norm: unscaled, before clipping"]
+    norms = [row["grad_norm"] for row in steps if row["grad_norm"]]
+    if norms and max(norms) > 20 * min(norms):
+        norm.set_yscale("log")
+    skipped = [row["step"] for row in steps if row["skipped"]]
+    if skipped:
+        marks = [axes.vlines(skipped, 0, 1, transform=axes.get_xaxis_transform(), color=GREY, linewidth=1) for axes in (loss, norm)]
+        handles.append(marks[0])
+        labels.append(f"{len(skipped)} skipped: gradients overflowed")
+    for axes in (loss, norm):
+        axes.grid(axis="y", color=GREY, alpha=0.3, linewidth=0.5)
+    legend(made, handles, labels, columns=3)
+    return made
+
+
+def _line(axes: Axes, steps: list[dict[str, Any]], key: str, color: str) -> Any:
+    """A line with gaps where there is no number."""
+    if all(row[key] is None for row in steps):
+        axes.text(0.5, 0.5, "no step has this number", transform=axes.transAxes, ha="center", va="center")
+    values = [float("nan") if row[key] is None else row[key] for row in steps]
+    marker = "o" if len(steps) <= MARKED else ""
+    return axes.plot([row["step"] for row in steps], values, color=color, linewidth=1.4, marker=marker, markersize=3)[0]

@@ -1,0 +1,133 @@
+"""The files of a training log (`python -m mpizero.train --log DIR`), read and checked whole before anything is drawn."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mpizero.errors import ConfigError
+
+# A shape is a type, a tuple of types, [shape of each item], {str: shape of each value} or {key: shape}: at least these keys.
+NUMBER = (int, float)
+OR_NULL = (int, float, type(None))  # NaN and infinity count as null: neither can be drawn
+STEP = {"step": int, "loss": OR_NULL, "grad_norm": OR_NULL, "lr": NUMBER, "loss_scale": NUMBER, "skipped": bool, "per_second": NUMBER,
+        "live_bytes": int, "peak_bytes": int, "sent_bytes": int}
+MEMORY = {"at_rest": int, "planned_at_rest": int, "after_backward": int, "planned_after_backward": int, "formula_after_backward": NUMBER,
+          "peak": int, "planned_peak": int, "activation_peak": int, "device_peak": int}
+TRAFFIC = {"by_op": {str: int}, "planned_by_op": {str: int}, "sent_bytes_per_step": int, "planned_sent_bytes_per_step": int,
+           "messages_per_step": int, "steps_off_plan": int}
+SUMMARY = {"world_size": int, "stage": str, "model": str, "dtype": str, "shard_size": int, "replicas": int, "batch_size": int,
+           "accumulation": int, "psi": int, "padded_psi": int, "units": [int], "eval_loss": OR_NULL, "skipped_steps": int,
+           "replicas_equal": bool, "mismatches": [str], "weights_sha256": str, "memory": [MEMORY], "traffic": [TRAFFIC]}
+SPAN = {"phase": str, "begin_s": NUMBER, "end_s": NUMBER}
+ACTION = SPAN | {"action": str, "kind": str, "label": str, "live": {str: int}, "peak_bytes": int, "planned_live": {str: int},
+                 "planned_peak_bytes": int}
+COLLECTIVE = SPAN | {"op": str, "unit": str, "group": str, "bytes_sent": int, "bytes_received": int, "messages": int,
+                     "sends": [{"to": int, "bytes": int, "begin_s": NUMBER}], "arrivals": [{"from": int, "bytes": int, "end_s": NUMBER}]}
+TRACE = {"step": int, "stage": str, "model": str, "dtype": str, "world_size": int, "capacity": (int, type(None)),
+         "ranks": [{"rank": int, "host": str, "groups": {str: [int]}, "actions": [ACTION], "collectives": [COLLECTIVE]}]}
+NAMES = {dict: "an object", list: "a list", str: "a string", int: "a whole number", float: "a number", bool: "true or false",
+         type(None): "null"}
+
+
+@dataclass(frozen=True)
+class Log:
+    """One run. summary: None if it has not ended; trace: None if no step was traced."""
+
+    folder: Path
+    steps: list[dict[str, Any]]
+    summary: dict[str, Any] | None
+    trace: dict[str, Any] | None
+
+
+def read_log(folder: str | Path) -> Log:
+    """All files of the log; `ConfigError` for the first thing that is wrong with them."""
+    folder = Path(folder)
+    if not folder.is_dir():
+        what = "is not a folder" if folder.exists() else "does not exist"
+        raise ConfigError(f"{folder} {what}: give the folder that a run wrote, as in python -m mpizero.train --log DIR")
+    if not (folder / "steps.jsonl").exists():
+        raise ConfigError(f"{folder} is not a training log: it has no steps.jsonl; a run writes one with python -m mpizero.train --log DIR")
+    log = Log(folder, _read_steps(folder / "steps.jsonl"), _read(folder / "summary.json", SUMMARY), _read(folder / "trace.json", TRACE))
+    if log.trace is not None:
+        _check_trace(folder / "trace.json", log.trace)
+    return log
+
+
+def _read_steps(path: Path) -> list[dict[str, Any]]:
+    steps = []
+    for number, line in enumerate(_text(path).splitlines(), 1):
+        where = f"{path}, line {number}"
+        steps.append(_parse(line, where))
+        _check(steps[-1], STEP, where)
+    return steps
+
+
+def _read(path: Path, shape: Any) -> dict[str, Any] | None:
+    if not path.exists():
+        return None
+    value = _parse(_text(path), str(path))
+    _check(value, shape, str(path))
+    return value
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"{path} is not text: give the folder of a training log") from None
+
+
+def _parse(text: str, where: str) -> Any:
+    try:
+        return json.loads(text, parse_constant=lambda name: None)
+    except json.JSONDecodeError as error:
+        what = f"{error.msg} at column {error.colno}"
+        raise ConfigError(f"{where} is not whole JSON ({what}): was the run stopped while it wrote? Run it again") from None
+    except (ValueError, RecursionError):  # a number of thousands of digits; lists in lists in lists
+        raise ConfigError(f"{where} holds JSON that no run wrote: give the folder of a training log") from None
+
+
+def _check(value: Any, shape: Any, where: str) -> None:
+    """Raise `ConfigError` naming the place where `value` does not have the shape."""
+    if isinstance(shape, list):
+        _expect(value, (list,), where)
+        for index, item in enumerate(value):
+            _check(item, shape[0], f"{where}[{index}]")
+    elif isinstance(shape, dict):
+        _expect(value, (dict,), where)
+        for key, inner in shape.items():
+            if key is str:
+                for name, item in value.items():
+                    _check(item, inner, f"{where}: {name}")
+            elif key in value:
+                _check(value[key], inner, f"{where}: {key}")
+            else:
+                raise ConfigError(f"{where}: the key {key!r} is missing: it was written by another program, or another version of this one")
+    else:
+        _expect(value, shape if isinstance(shape, tuple) else (shape,), where)
+
+
+def _expect(value: Any, types: tuple[type, ...], where: str) -> None:
+    if type(value) not in types:  # not isinstance: true is no number
+        raise ConfigError(f"{where} must be {NAMES[types[0]]}, not {NAMES[type(value)]}: it was written by another program, or edited")
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ConfigError(f"{where} is beyond any number that a run writes: it was edited")
+
+
+def _check_trace(path: Path, trace: dict[str, Any]) -> None:
+    """What shapes cannot say: ranks are 0, 1, 2..., spans end after they begin, messages go between ranks that exist."""
+    if not trace["ranks"] or [rank["rank"] for rank in trace["ranks"]] != list(range(trace["world_size"])):
+        raise ConfigError(f"{path}: the ranks must be 0 to {trace['world_size'] - 1} in order (world_size is {trace['world_size']})")
+    for rank in trace["ranks"]:
+        for span in (*rank["actions"], *rank["collectives"]):
+            if span["end_s"] < span["begin_s"]:
+                raise ConfigError(f"{path}: rank {rank['rank']}: {span.get('action') or span['op']} ends before it begins")
+        peers = {row[key] for each in rank["collectives"] for rows, key in (("sends", "to"), ("arrivals", "from")) for row in each[rows]}
+        if strangers := sorted(peers - set(range(trace["world_size"]))):
+            raise ConfigError(f"{path}: rank {rank['rank']} talks to rank {strangers[0]}, which does not exist")

@@ -1,0 +1,111 @@
+"""One HTML page with the figures and tables of a run. It asks no network and no other file for anything."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping
+
+from mpizero.report.html import Markup, element, void
+from mpizero.report.log import Log
+from mpizero.report.tables import Table, as_planned
+from mpizero.report.traffic import on_plan
+
+LONG = 20  # rows of a table that stays folded until it is asked for
+POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
+STYLE = """
+:root { color-scheme: light; }
+body { font: 15px/1.5 system-ui, 'Segoe UI', 'DejaVu Sans', sans-serif; color: #111; background: #fff;
+       margin: 0 auto; padding: 1.5rem; max-width: 76rem; }
+h1 { font-size: 1.5rem; margin: 0 0 .3rem; } h2 { font-size: 1.1rem; margin: 2.2rem 0 .4rem; }
+p { margin: .3rem 0; max-width: 60rem; } figure { margin: 1.8rem 0; }
+.scroll { overflow-x: auto; border: 1px solid #ddd; } .scroll img { display: block; min-width: 100%; height: auto; }
+figcaption, .note { color: #444; font-size: .9rem; margin-top: .3rem; }
+table { border-collapse: collapse; font-size: .85rem; font-variant-numeric: tabular-nums; }
+th, td { padding: .2rem .6rem; border-bottom: 1px solid #ddd; text-align: left; white-space: nowrap; }
+thead th { border-bottom: 2px solid #888; vertical-align: bottom; } td.number, th.number { text-align: right; }
+td.no { color: #a33d00; font-weight: bold; } summary { cursor: pointer; font-size: 1.1rem; font-weight: bold; margin-top: 2.2rem; }
+"""
+CAPTIONS = {
+    "loss": "Loss and global norm of the gradient at every step; the norm on a logarithmic scale where it varies more than 20-fold.",
+    "memory": "Each area is one kind of memory, as the ledger counted it after each action. Black bars: the model states as "
+              "planned from the same list of actions. The thin line is the most that was live during the action.",
+    "traffic": "What each rank sent, by op, as the traffic log counted it. Black bars: where the plan says that each part ends.",
+    "gantt": "Measured: what each rank computed, and the collectives that it was in, waiting for others included. To zoom in, open "
+             "perfetto.json in ui.perfetto.dev or chrome://tracing; it also holds memory counters and an arrow for every message.",
+}
+
+
+def page(log: Log, figures: Mapping[str, bytes], tables: list[Table]) -> str:
+    """The whole text. figures: name -> SVG."""
+    body = [element("h1", _title(log)), *(element("p", text) for text in _lead(log, figures)),
+            *(_figure(name, svg) for name, svg in figures.items()), *map(_table, tables)]
+    head = [void("meta", charset="utf-8"), void("meta", http_equiv="Content-Security-Policy", content=POLICY),
+            void("meta", name="viewport", content="width=device-width, initial-scale=1"), element("title", _title(log)),
+            element("style", Markup(STYLE))]
+    return f"<!DOCTYPE html>\n{element('html', element('head', *head), element('body', *body), lang='en')}\n"
+
+
+def _title(log: Log) -> str:
+    run = log.summary or log.trace
+    return f"{run['model']}, stage {run['stage']}, {_count(run['world_size'], 'rank')}" if run else f"Training log {log.folder.name}"
+
+
+def _lead(log: Log, figures: Mapping[str, bytes]) -> list[str]:
+    """What there is to say first: how it went, whether plan and count agree, and what is missing."""
+    losses = [row["loss"] for row in log.steps if row["loss"] is not None]
+    said = [f"{_count(len(log.steps), 'step')}" + (f", loss {losses[0]:.4f} to {losses[-1]:.4f}." if losses else ".")]
+    if log.summary is not None:
+        memory, traffic = all(map(as_planned, log.summary["memory"])), all(map(on_plan, log.summary["traffic"]))
+        said.append(f"Bytes of model states {_equal(memory)}; bytes sent {_equal(traffic)}; replicas "
+                    f"{'are equal' if log.summary['replicas_equal'] else 'DIFFER'}.")
+    else:
+        said.append("The log has no summary.json: the run has not ended, or was stopped. Its memory and traffic are left out.")
+    if log.trace is None:
+        said.append("The log has no trace.json: no step was traced. Memory over the actions, Gantt chart and perfetto.json are left out.")
+    if not figures:
+        said.append("No step has ended yet.")
+    return said
+
+
+def _equal(equal: bool) -> str:
+    return "equal their plan on every rank" if equal else "DIFFER from their plan"
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number:,} {what}" + ("" if number == 1 else "s")
+
+
+def _figure(name: str, svg: bytes) -> Markup:
+    data = base64.b64encode(svg).decode("ascii")
+    picture = void("img", alt=f"{name}: {CAPTIONS[name]}", src=f"data:image/svg+xml;base64,{data}")
+    return element("figure", element("div", picture, class_="scroll"), element("figcaption", CAPTIONS[name]), id=name)
+
+
+def _table(table: Table) -> Markup:
+    numbers = {key for key in table.columns if all(type(row[key]) in (int, float, type(None)) for row in table.rows)}
+    heads = [element("th", heading, scope="col", class_="number" if key in numbers else "") for key, heading in table.columns.items()]
+    rows = [element("tr", *(_cell(row[key], key in numbers) for key in table.columns)) for row in table.rows]
+    head = element("thead", element("tr", *heads)) if any(table.columns.values()) else Markup()
+    parts = [element("div", element("table", head, element("tbody", *rows)), class_="scroll")]
+    if table.note:
+        parts.append(element("p", table.note, class_="note"))
+    if len(table.rows) > LONG:
+        return element("details", element("summary", f"{table.title} ({len(table.rows):,} rows)"), *parts, id=f"table-{table.name}")
+    return element("section", element("h2", table.title), *parts, id=f"table-{table.name}")
+
+
+def _cell(value: object, number: bool) -> Markup:
+    if isinstance(value, bool):
+        return element("td", "yes" if value else "NO", class_="" if value else "no")
+    return element("td", show(value), class_="number" if number else "")
+
+
+def show(value: object) -> str:
+    """Thousands separated, four digits of what is no whole number."""
+    if value is None:
+        return "-"
+    if isinstance(value, int):
+        return f"{value:,}"
+    if isinstance(value, float):
+        return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+    return str(value)

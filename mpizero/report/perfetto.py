@@ -1,0 +1,133 @@
+"""A step in the Trace Event Format of Chrome, which ui.perfetto.dev and chrome://tracing open.
+
+One process a rank, with a compute track, a communication track, memory as counters by kind, and an arrow from each send to its arrival.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from mpizero.errors import ConfigError
+from mpizero.report.memory import model_states
+from mpizero.report.spans import NOT_COMPUTED, lanes
+
+COMPUTE, COMMUNICATION = 1, 100  # thread ids; 101 and on where several collectives are under way at once
+INSIDE = 0.001  # microseconds before its end, at which a slice is still open: the viewers count in nanoseconds
+Event = dict[str, Any]
+Message = dict[str, Any]  # an item of a collective's sends or arrivals
+
+
+def perfetto(trace: dict[str, Any]) -> dict[str, Any]:
+    """trace.json as events, sorted by time, in microseconds. `ConfigError` if sends and arrivals do not match."""
+    slices = {rank["rank"]: _collective_slices(rank) for rank in trace["ranks"]}
+    arrows = [arrow for pair in _messages(trace["ranks"], slices) if (arrow := _arrow(*pair))]
+    timed = [event for rank in trace["ranks"] for event in (*_compute_slices(rank), *slices[rank["rank"]], *_counters(rank))]
+    for number, (start, finish) in enumerate(arrows, 1):
+        timed += [start | {"id": number}, finish | {"id": number}]
+    order = "XCsf"  # at one time: slices first, so that arrows find them open
+    timed.sort(key=lambda event: (event["ts"], order.index(event["ph"])))
+    names = [event for rank in trace["ranks"] for event in _names(rank, slices[rank["rank"]])]
+    about = {key: trace[key] for key in ("step", "stage", "model", "dtype", "world_size", "capacity")}
+    return {"traceEvents": names + timed, "displayTimeUnit": "ms", "otherData": about}
+
+
+def _names(rank: dict[str, Any], collectives: Iterable[Event]) -> Iterator[Event]:
+    def meta(name: str, thread: int, /, **args: Any) -> Event:
+        return {"ph": "M", "name": name, "pid": rank["rank"], "tid": thread, "args": args}
+
+    yield meta("process_name", 0, name=f"rank {rank['rank']} on {rank['host']}")
+    yield meta("process_sort_index", 0, sort_index=rank["rank"])
+    tracks = {COMPUTE: "compute", COMMUNICATION: "communication"}
+    tracks |= {event["tid"]: f"communication {event['tid'] - COMMUNICATION + 1}" for event in collectives if event["tid"] > COMMUNICATION}
+    for thread, name in sorted(tracks.items()):
+        yield meta("thread_name", thread, name=name)
+        yield meta("thread_sort_index", thread, sort_index=thread)
+
+
+def _slice(rank: int, thread: int, name: str, category: str, span: dict[str, Any], **args: Any) -> Event:
+    begin, end = _microseconds(span["begin_s"]), _microseconds(span["end_s"])
+    return {"ph": "X", "name": name, "cat": category, "pid": rank, "tid": thread, "ts": begin, "dur": round(end - begin, 3), "args": args}
+
+
+def _microseconds(seconds: float) -> float:
+    """To a nanosecond; the viewers read no more."""
+    return round(1e6 * seconds, 3)
+
+
+def _compute_slices(rank: dict[str, Any]) -> Iterator[Event]:
+    """All actions that are not collectives."""
+    for row in rank["actions"]:
+        if row["kind"] not in NOT_COMPUTED:
+            yield _slice(rank["rank"], COMPUTE, row["action"], row["kind"], row, label=row["label"], phase=row["phase"],
+                         peak_bytes=row["peak_bytes"], planned_model_state_peak_bytes=row["planned_peak_bytes"])
+
+
+def _collective_slices(rank: dict[str, Any]) -> list[Event]:
+    """One for each collective, in their order; those at one time on tracks of their own."""
+    found = rank["collectives"]
+    threads = lanes((each["begin_s"], each["end_s"]) for each in found)
+    return [_slice(rank["rank"], COMMUNICATION + thread, f"{each['op']} {each['unit']}".strip(), each["op"], each, phase=each["phase"],
+                   group=each["group"], bytes_sent=each["bytes_sent"], bytes_received=each["bytes_received"], messages=each["messages"])
+            for each, thread in zip(found, threads, strict=True)]
+
+
+def _counters(rank: dict[str, Any]) -> Iterator[Event]:
+    """Live bytes after each action, by kind; model states beside their plan."""
+    for row in rank["actions"]:
+        states = {"counted": model_states(row["live"]), "planned": model_states(row["planned_live"])}
+        for name, args in (("memory (bytes)", row["live"]), ("model states (bytes)", states)):
+            yield {"ph": "C", "name": name, "pid": rank["rank"], "ts": _microseconds(row["end_s"]), "args": args}
+
+
+def _messages(ranks: list[dict[str, Any]], slices: dict[int, list[Event]]) -> Iterator[tuple[Event, Message, Event, Message]]:
+    """(slice of the sender, send, slice of the receiver, arrival) for each message.
+
+    The n-th collective of a name on one rank is the n-th of that name on the others; in it, the k-th send to a peer is the peer's k-th
+    arrival.
+    """
+    arrivals = _mailboxes(ranks, slices, "arrivals")
+    for key, sent in _mailboxes(ranks, slices, "sends").items():
+        came = arrivals.pop((key[1], key[0], *key[2:]), [])
+        if len(sent) != len(came):
+            _lost(key, len(sent), len(came))
+        for (from_slice, send), (to_slice, arrival) in zip(sent, came, strict=True):
+            yield from_slice, send, to_slice, arrival
+    for key, came in arrivals.items():
+        _lost((key[1], key[0], *key[2:]), 0, len(came))
+
+
+def _mailboxes(ranks: list[dict[str, Any]], slices: dict[int, list[Event]], side: str) -> dict[tuple, list[tuple[Event, Message]]]:
+    """{(rank, peer, name of the collective, how often that name was before): [(slice, message)]}."""
+    boxes: dict[tuple, list[tuple[Event, Message]]] = defaultdict(list)
+    peer = {"sends": "to", "arrivals": "from"}[side]
+    for rank in ranks:
+        seen: dict[tuple, int] = defaultdict(int)
+        for each, event in zip(rank["collectives"], slices[rank["rank"]], strict=True):
+            name = (each["op"], each["unit"], each["phase"], each["group"])
+            for message in each[side]:
+                boxes[(rank["rank"], message[peer], name, seen[name])].append((event, message))
+            seen[name] += 1
+    return boxes
+
+
+def _lost(key: tuple, sent: int, came: int) -> None:
+    sender, receiver, (op, unit, phase, _), _ = key
+    where = f"{op} of {unit or 'no unit'} ({phase})"
+    raise ConfigError(f"trace.json is not whole: in {where} rank {sender} sent {sent} messages to {receiver}, but {came} came: run again")
+
+
+def _arrow(from_slice: Event, send: Message, to_slice: Event, arrival: Message) -> tuple[Event, Event] | None:
+    """Its two ends, each inside its slice; None where clocks of hosts differ so much that it would arrive before it was sent."""
+    start = _within(from_slice, _microseconds(send["begin_s"]))
+    finish = _within(to_slice, max(_microseconds(arrival["end_s"]), start))
+    if finish < start:
+        return None
+    common = {"name": "message", "cat": "message"}
+    return ({"ph": "s", **common, "pid": from_slice["pid"], "tid": from_slice["tid"], "ts": start, "args": {"bytes": send["bytes"]}},
+            {"ph": "f", "bp": "e", **common, "pid": to_slice["pid"], "tid": to_slice["tid"], "ts": finish})
+
+
+def _within(event: Event, ts: float) -> float:
+    return round(max(event["ts"], min(ts, event["ts"] + event["dur"] - INSIDE)), 3)

@@ -1,0 +1,81 @@
+"""Bars on rows of time: what Gantt charts of runs and of simulations share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from mpizero.report.style import GREY, INCHES, SPAN_COLORS, legend, second_unit, swatch, text_color, text_inches
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+LABEL_POINTS = 7
+TRACK_INCHES = 0.32  # height of a row
+# Actions -> what their bar is called; an action that is missing here computes nothing and sends nothing
+SPAN_OF_ACTION = {"Forward": "forward", "Backward": "backward", "OptimStep": "update", "Unshard": "all_gather",
+                  "AllGatherParam": "all_gather", "ReduceScatterGrad": "reduce_scatter", "AllReduceGrad": "all_reduce",
+                  "AllReduceShard": "all_reduce"}
+# Actions that no compute track shows: marks, and what the communication track has as collectives
+NOT_COMPUTED = {"Phase", *(action for action, span in SPAN_OF_ACTION.items() if span.startswith(("all_", "reduce_")))}
+
+
+@dataclass(frozen=True)
+class Span:
+    """A bar from `begin` to `end` on `row`; of the labels the first that fits is written into it."""
+
+    row: float
+    begin: float
+    end: float
+    span: str
+    labels: tuple[str, ...] = ()
+    height: float = 0.84
+
+
+def draw_spans(axes: Axes, spans: Sequence[Span], finish: float, inches: float) -> None:
+    """Draw on axes of so many inches that end at `finish` seconds, with names for the time axis and the legend below."""
+    from matplotlib.collections import PolyCollection
+    factor, unit = second_unit(finish)
+    colors = [SPAN_COLORS.get(span.span, SPAN_COLORS["other"]) for span in spans]
+    boxes = [[(factor * x, span.row + side * span.height / 2) for side, edges in ((-1, (span.begin, span.end)), (1, (span.end, span.begin)))
+              for x in edges] for span in spans]
+    axes.add_collection(PolyCollection(boxes, facecolors=colors, edgecolors="white", linewidths=0.3))
+    for span, color in zip(spans, colors, strict=True):
+        _write_label(axes, span, factor, color, (span.end - span.begin) / (finish or 1) * inches)
+    axes.set_xlim(0, factor * finish or 1)
+    axes.grid(axis="x", color=GREY, alpha=0.3, linewidth=0.5)
+    axes.set_xlabel(f"time since the step began ({unit})")
+    used = {name: color for name, color in SPAN_COLORS.items() if color in colors}
+    figure = axes.get_figure(root=True)
+    assert figure is not None
+    legend(figure, [swatch(color) for color in used.values()], used, columns=7)
+
+
+def _write_label(axes: Axes, span: Span, factor: float, color: str, room: float) -> None:
+    """The first label that fits level, else the first that fits upright, else none. room: inches of the bar's width."""
+    high = span.height * TRACK_INCHES
+    for width, height, rotation in ((room, high, 0), (high, room, 90)):
+        label = next((text for text in span.labels if text and text_inches(text, LABEL_POINTS) < width), None)
+        if label and height > 1.2 * LABEL_POINTS / 72:
+            text = axes.text(factor * (span.begin + span.end) / 2, span.row, label, rotation=rotation, color=text_color(color),
+                             ha="center", va="center", fontsize=LABEL_POINTS)
+            text.set_in_layout(False)  # it lies inside its bar, and there may be thousands
+            return
+
+
+def lanes(intervals: Iterable[tuple[float, float]]) -> list[int]:
+    """For intervals in any order: the lane of each, such that those on one lane do not overlap; 0 where nothing does."""
+    rows = list(intervals)
+    chosen, free = [0] * len(rows), list[float]()
+    for index in sorted(range(len(rows)), key=lambda i: rows[i]):
+        begin, end = rows[index]
+        lane = next((lane for lane, until in enumerate(free) if until <= begin), len(free))
+        free[lane:lane + 1] = [end]
+        chosen[index] = lane
+    return chosen
+
+
+def chart_inches(bars: int) -> float:
+    """Width of a chart whose fullest row has so many bars: room for labels, within reason."""
+    return min(max(INCHES, 0.17 * bars), 30.0)

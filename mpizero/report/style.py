@@ -1,0 +1,115 @@
+"""What all figures share: colours that colour-blind readers tell apart, sizes, units, and how a figure becomes files.
+
+Colours: Okabe and Ito, "Color Universal Design" (2008). matplotlib is loaded only when a figure is made.
+"""
+
+from __future__ import annotations
+
+import functools
+import io
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ParamSpec
+
+from mpizero.errors import ConfigError
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+P = ParamSpec("P")
+INCHES = 9.0  # of axes, unless what they show needs more
+BLACK, GREY, LIGHT = "#000000", "#999999", "#e6e6e6"
+ORANGE, SKY, GREEN, YELLOW, BLUE, VERMILLION, PURPLE = "#e69f00", "#56b4e9", "#009e73", "#f0e442", "#0072b2", "#d55e00", "#cc79a7"
+
+# Stacked in this order, from below: neighbours differ in lightness too.
+MEMORY_COLORS = {"param": BLUE, "optim": SKY, "grad": VERMILLION, "unsharded_param": GREEN, "unsharded_grad": ORANGE, "grad_fp32": PURPLE,
+                 "activation": YELLOW, "workspace": GREY}
+MODEL_STATE = tuple(MEMORY_COLORS)[:6]
+SPAN_COLORS = {"forward": SKY, "backward": BLUE, "update": GREEN, "all_gather": ORANGE, "reduce_scatter": VERMILLION, "all_reduce": PURPLE,
+               "other": GREY}
+
+SETTINGS: Any = {
+    "font.family": "sans-serif", "font.sans-serif": ["DejaVu Sans"], "font.size": 9, "axes.titlesize": 10, "axes.titlelocation": "left",
+    "axes.titleweight": "bold", "axes.spines.top": False, "axes.spines.right": False, "axes.axisbelow": True, "legend.frameon": False,
+    "legend.fontsize": 8.5, "figure.constrained_layout.use": True, "figure.dpi": 100, "savefig.dpi": 160, "svg.hashsalt": "mpizero",
+}
+
+
+def styled(draw: Callable[P, Figure]) -> Callable[P, Figure]:
+    """For functions that draw: `SETTINGS` hold in them, and without matplotlib they raise `ConfigError`."""
+    @functools.wraps(draw)
+    def inner(*args: P.args, **kwargs: P.kwargs) -> Figure:
+        require_matplotlib()
+        import matplotlib
+        with matplotlib.rc_context(SETTINGS):
+            return draw(*args, **kwargs)
+    return inner
+
+
+def require_matplotlib() -> None:
+    try:
+        import matplotlib  # noqa: F401
+    except ImportError:
+        raise ConfigError("figures need matplotlib, which is not installed: pip install 'mpizero[plot]'") from None
+
+
+def figure(width: float, height: float, rows: int = 1, **options: Any) -> tuple[Figure, list[Axes]]:
+    """A figure of so many inches with `rows` axes one under the other."""
+    from matplotlib.figure import Figure
+    made = Figure(figsize=(width, height))
+    return made, list(made.subplots(rows, 1, squeeze=False, **options)[:, 0])
+
+
+def save(made: Figure, path: Path) -> None:
+    """Write the figure in the format that the path's ending names; the same figure gives the same bytes."""
+    data = image(made, path.suffix[1:].lower())
+    try:
+        path.write_bytes(data)
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be written: {error.strerror}") from None
+
+
+def image(made: Figure, form: str) -> bytes:
+    """The figure as png or svg."""
+    import matplotlib
+    with matplotlib.rc_context(SETTINGS), io.BytesIO() as file:
+        made.savefig(file, format=form, metadata={"Date": None} if form == "svg" else None)
+        return file.getvalue()
+
+
+def legend(made: Figure, handles: Iterable[Any], labels: Iterable[str], columns: int = 5) -> None:
+    """Below the axes, where it can hide nothing."""
+    made.legend(list(handles), list(labels), loc="outside lower left", ncols=columns)
+
+
+def swatch(color: str) -> Any:
+    """A patch of one colour for the legend."""
+    from matplotlib.patches import Patch
+    return Patch(facecolor=color, edgecolor="white", linewidth=0.5)
+
+
+def byte_unit(most: float) -> tuple[float, str]:
+    """What to divide bytes by, and the axis' words for it: powers of 1000, as papers print sizes."""
+    for unit, size in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("KB", 1e3)):
+        if most >= size:
+            return size, f"{unit} ({unit} = {size:,.0f} bytes)" if unit == "KB" else f"{unit} (10^{len(str(int(size))) - 1} bytes)"
+    return 1.0, "bytes"
+
+
+def second_unit(most: float) -> tuple[float, str]:
+    """What to multiply seconds by, and the unit that is then read."""
+    return next(((factor, unit) for factor, unit in ((1.0, "s"), (1e3, "ms"), (1e6, "µs")) if most * factor >= 2), (1e6, "µs"))
+
+
+def text_color(background: str) -> str:
+    """Black or white, whichever is read more easily on that colour (relative luminance, WCAG 2)."""
+    channels = [int(background[i:i + 2], 16) / 255 for i in (1, 3, 5)]
+    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
+    luminance = 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+    return "white" if luminance < 0.179 else "black"
+
+
+def text_inches(text: str, points: float) -> float:
+    """Width of a text, a little more than it is."""
+    return 0.66 * points / 72 * len(text)

@@ -1,0 +1,160 @@
+"""The tables of a report, as plain data: the page shows them, and --json holds them."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import Any
+
+from mpizero.report.log import Log
+from mpizero.report.memory import equals_plan, fullest, kinds, model_states
+from mpizero.report.spans import SPAN_OF_ACTION
+from mpizero.report.style import SPAN_COLORS
+from mpizero.report.traffic import on_plan, ops
+
+Row = dict[str, Any]
+COMPUTED = ("forward", "backward", "update")
+
+
+@dataclass(frozen=True)
+class Table:
+    """columns: {key of the rows: heading with its unit}. note: what a reader must know."""
+
+    name: str
+    title: str
+    columns: dict[str, str]
+    rows: list[Row]
+    note: str = ""
+
+
+def tables(log: Log) -> list[Table]:
+    """All tables for which the log has the data, the short ones first."""
+    found = []
+    if log.summary is not None:
+        found += [run_table(log.summary), memory_table(log.summary), traffic_table(log.summary)]
+    if log.trace is not None:
+        found += [time_table(log.trace), unit_table(log.trace), collective_table(log.trace), action_table(log.trace)]
+    return [*found, step_table(log.steps)]
+
+
+def run_table(summary: dict[str, Any]) -> Table:
+    """What ran, and how it ended."""
+    values = summary | {"grid": f"{summary['replicas']} x {summary['shard_size']}", "units": len(summary["units"])}
+    names = {"model": "model", "stage": "stage", "dtype": "parameters and gradients", "world_size": "ranks", "grid": "replicas x shards",
+             "units": "units", "psi": "psi (parameters)", "padded_psi": "psi with padding", "batch_size": "samples a rank and microbatch",
+             "accumulation": "microbatches in a step", "skipped_steps": "skipped steps", "eval_loss": "held-out loss (nats)",
+             "replicas_equal": "replicas equal at the end", "weights_sha256": "SHA-256 of the weights"}
+    rows = [{"what": words, "value": values[key]} for key, words in names.items()]
+    return Table("run", "The run", {"what": "", "value": ""}, rows, "; ".join(summary["mismatches"][:3]))
+
+
+def memory_table(summary: dict[str, Any]) -> Table:
+    """Counted beside planned, rank by rank."""
+    columns = {"rank": "rank", "at_rest": "at rest", "planned_at_rest": "planned", "after_backward": "after backward",
+               "planned_after_backward": "planned", "formula_after_backward": "formula", "peak": "peak", "planned_peak": "planned",
+               "equal": "equal", "activation_peak": "peak of activations", "device_peak": "peak of the device"}
+    rows = [_pick(row | {"rank": rank, "equal": as_planned(row)}, columns) for rank, row in enumerate(summary["memory"])]
+    return Table("memory", "Memory of model states, bytes", columns, rows,
+                 "Formula: ZeRO's closed form for padded psi. Peak of the device: activations and workspace included.")
+
+
+def as_planned(row: Row) -> bool:
+    """Whether a rank's model states had the planned bytes. row: of summary.json's memory."""
+    return all(row[key] == row[f"planned_{key}"] for key in ("at_rest", "after_backward", "peak"))
+
+
+def traffic_table(summary: dict[str, Any]) -> Table:
+    """Counted beside planned, rank by rank and op by op."""
+    planned, others = ops(summary["traffic"])
+    columns = {"rank": "rank"}
+    for op in planned:
+        columns |= {op: op, f"planned_{op}": "planned"}
+    columns |= {"sent_bytes_per_step": "sum", "planned_sent_bytes_per_step": "planned", "equal": "equal in every step",
+                "messages_per_step": "messages", **{op: op for op in others}}
+    rows = []
+    for rank, row in enumerate(summary["traffic"]):
+        counted = {op: row["by_op"].get(op, 0) for op in (*planned, *others)}
+        plan = {f"planned_{op}": row["planned_by_op"].get(op, 0) for op in planned}
+        rows.append(_pick(row | counted | plan | {"rank": rank, "equal": on_plan(row)}, columns))
+    note = f"{' and '.join(others)}: a few bytes by which ranks agree, in no plan and not in the sum." if others else ""
+    return Table("traffic", "Sent in a step, bytes", columns, rows, note)
+
+
+def time_table(trace: dict[str, Any]) -> Table:
+    """Where the traced step's time went, rank by rank."""
+    columns = {"rank": "rank", "host": "host", "forward": "forward", "backward": "backward", "update": "update",
+               "collectives": "collectives", "rest": "rest", "step": "whole step"}
+    rows = []
+    for rank in trace["ranks"]:
+        spans = [*rank["actions"], *rank["collectives"]]
+        whole = max((row["end_s"] for row in spans), default=0.0) - min((row["begin_s"] for row in spans), default=0.0)
+        parts = {name: sum(_ms(row) for row in rank["actions"] if SPAN_OF_ACTION.get(row["kind"]) == name) for name in COMPUTED}
+        parts["collectives"] = sum(map(_ms, rank["collectives"]))
+        rows.append(_pick(rank | parts | {"rest": 1e3 * whole - sum(parts.values()), "step": 1e3 * whole}, columns))
+    return Table("time", f"Time in step {trace['step']}, milliseconds", columns, rows,
+                 "Collectives: from call to return, waiting for other ranks included. Rest: all else, as data and bookkeeping.")
+
+
+def unit_table(trace: dict[str, Any]) -> Table:
+    """Mean over the ranks of what each stage and unit took in the traced step."""
+    spent: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
+    for rank in trace["ranks"]:
+        for row in rank["actions"]:
+            if row["kind"] in SPAN_OF_ACTION:
+                spent[row["label"]][SPAN_OF_ACTION[row["kind"]]] += _ms(row) / len(trace["ranks"])
+    columns = {"unit": "stage or unit"} | {name: name for name in SPAN_COLORS if any(name in row for row in spent.values())}
+    rows = [{"unit": unit} | {name: row.get(name, 0.0) for name in columns if name != "unit"} for unit, row in spent.items()]
+    return Table("units", f"Stages and units in step {trace['step']}, milliseconds", columns, rows,
+                 "Means over the ranks, microbatches added up; a collective counts waiting for other ranks.")
+
+
+def collective_table(trace: dict[str, Any]) -> Table:
+    """The traced step's collectives by op and group; numbers of one rank, as a mean."""
+    columns = {"op": "op", "group": "group", "calls": "calls", "bytes_sent": "bytes sent", "messages": "messages", "ms": "milliseconds",
+               "mb_per_s": "MB/s sent"}
+    members: dict[tuple[str, str], list[Row]] = defaultdict(list)
+    for rank in trace["ranks"]:
+        for each in rank["collectives"]:
+            members[each["op"], each["group"]].append(each)
+    rows, ranks = [], len(trace["ranks"])
+    for (op, group), found in members.items():
+        sent, spent = sum(each["bytes_sent"] for each in found), sum(map(_ms, found))
+        rows.append({"op": op, "group": group, "calls": _mean(len(found), ranks), "bytes_sent": _mean(sent, ranks),
+                     "messages": _mean(sum(each["messages"] for each in found), ranks), "ms": spent / ranks,
+                     "mb_per_s": sent / spent / 1e3 if spent else 0.0})
+    return Table("collectives", f"Collectives of a rank in step {trace['step']}", columns, rows,
+                 "Means over the ranks. MB = 1,000,000 bytes.")
+
+
+def action_table(trace: dict[str, Any]) -> Table:
+    """Every action of the fullest rank, with memory counted and planned."""
+    rank = fullest(trace)
+    names = kinds(rank["actions"])
+    columns = {"action": "action", "label": "stage or unit", "ms": "milliseconds", **{kind: kind for kind in names},
+               "model_states": "model states", "planned": "planned", "equal": "equal", "peak_bytes": "most during it"}
+    rows = []
+    for row in rank["actions"]:
+        states = {"model_states": model_states(row["live"]), "planned": model_states(row["planned_live"]), "equal": equals_plan(row)}
+        rows.append(_pick(row | dict.fromkeys(names, 0) | row["live"] | states | {"ms": _ms(row)}, columns))
+    return Table("actions", f"Actions of step {trace['step']} on rank {rank['rank']}, and bytes live after each", columns, rows)
+
+
+def step_table(steps: list[dict[str, Any]]) -> Table:
+    """All rows of steps.jsonl."""
+    columns = {"step": "step", "loss": "loss (nats)", "grad_norm": "gradient norm", "lr": "learning rate", "loss_scale": "loss scale",
+               "skipped": "skipped", "per_second": "samples or tokens a second", "live_bytes": "live bytes", "peak_bytes": "peak bytes",
+               "sent_bytes": "bytes sent"}
+    return Table("steps", "Steps", columns, [_pick(row, columns) for row in steps], "Bytes are rank 0's.")
+
+
+def _pick(row: Row, columns: dict[str, str]) -> Row:
+    return {key: row[key] for key in columns}
+
+
+def _ms(span: Row) -> float:
+    return 1e3 * (span["end_s"] - span["begin_s"])
+
+
+def _mean(total: float, count: int) -> float:
+    """An int where it comes out even."""
+    return total // count if isinstance(total, int) and total % count == 0 else total / count

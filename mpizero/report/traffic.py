@@ -1,0 +1,79 @@
+"""Bytes that each rank sent in a step, by op, against the plan."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from mpizero.report.style import BLACK, GREY, INCHES, SPAN_COLORS, byte_unit, figure, legend, styled, swatch
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+
+def ops(rows: list[dict[str, Any]]) -> tuple[list[str], list[str]]:
+    """Ops of the ranks' traffic: those that the plan covers, and the others (agreements of a few bytes)."""
+    planned = {op: None for row in rows for op in row["planned_by_op"]}
+    return list(planned), [op for op in {op: None for row in rows for op in row["by_op"]} if op not in planned]
+
+
+def on_plan(row: dict[str, Any]) -> bool:
+    """Whether a rank sent as many bytes as planned, in every step."""
+    return row["sent_bytes_per_step"] == row["planned_sent_bytes_per_step"] and not row["steps_off_plan"]
+
+
+@styled
+def draw_traffic(summary: dict[str, Any]) -> Figure:
+    """summary: summary.json. A column for each rank; black bars stand where the plan says that an op's part ends."""
+    rows = summary["traffic"]
+    planned, others = ops(rows)
+    most = max((max(sum(row["by_op"].values()), row["planned_sent_bytes_per_step"]) for row in rows), default=0)
+    unit, name = byte_unit(most)
+    made, (axes,) = figure(INCHES + 1.2, 4)
+    handles = _columns(axes, rows, [*planned, *others], unit)
+    labels = [*planned, *(f"{op} (small, in no plan)" for op in others)]
+    ends = _planned_ends(rows, planned, unit)
+    if any(map(any, ends)):
+        handles.append(axes.hlines([y for column in ends for y in column], [x - 0.45 for x, column in enumerate(ends) for _ in column],
+                                   [x + 0.45 for x, column in enumerate(ends) for _ in column], color=BLACK, linewidth=1.8))
+        labels.append("plan")
+    if not most:
+        axes.text(0.5, 0.5, "nothing was sent", transform=axes.transAxes, ha="center", va="center")
+    _scales(axes, len(rows), most / unit)
+    axes.set_ylabel(f"sent in a step, {name}")
+    axes.set_title(_title(rows))
+    legend(made, handles, labels)
+    return made
+
+
+def _columns(axes: Axes, rows: list[dict[str, Any]], names: list[str], unit: float) -> list[Any]:
+    below = [0.0] * len(rows)
+    for op in names:
+        heights = [row["by_op"].get(op, 0) / unit for row in rows]
+        axes.bar(range(len(rows)), heights, 0.7, bottom=below, color=SPAN_COLORS.get(op, GREY), edgecolor="white", linewidth=0.5)
+        below = [base + height for base, height in zip(below, heights, strict=True)]
+    return [swatch(SPAN_COLORS.get(op, GREY)) for op in names]
+
+
+def _planned_ends(rows: list[dict[str, Any]], planned: list[str], unit: float) -> list[list[float]]:
+    """For each rank, the heights at which the plan's parts end."""
+    heights = [[row["planned_by_op"].get(op, 0) / unit for op in planned] for row in rows]
+    return [[sum(column[:i + 1]) for i in range(len(column))] for column in heights]
+
+
+def _scales(axes: Axes, ranks: int, most: float) -> None:
+    from matplotlib.ticker import MaxNLocator
+    axes.set_xlim(-max(0.6, (6 - ranks) / 2), ranks - 1 + max(0.6, (6 - ranks) / 2))  # few ranks: no columns as broad as the page
+    axes.set_ylim(0, 1.08 * most or 1)
+    axes.set_xlabel("rank")
+    axes.grid(axis="y", color=GREY, alpha=0.3, linewidth=0.5)
+    if ranks <= 32:
+        axes.set_xticks(range(ranks))
+    else:
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+
+
+def _title(rows: list[dict[str, Any]]) -> str:
+    off = [rank for rank, row in enumerate(rows) if not on_plan(row)]
+    met = f"ranks {', '.join(map(str, off[:8]))} differ from the plan" if off else "every rank sent what the plan says, in every step"
+    return f"Bytes sent in a step by each rank\n{met}"
