@@ -11,5 +11,5 @@ from mpizero.dist.ring import chunk
 from mpizero.dist.start import start
 from mpizero.dist.traffic import Message, Record, Totals, TrafficLog
 
-__all__ = ["Group", "Mesh", "Message", "Record", "Totals", "TrafficLog", "all_gather", "all_gather_values", "all_reduce", "broadcast", "chunk", "mesh",
-           "reduce_scatter", "run_main", "start"]
+__all__ = ["Group", "Mesh", "Message", "Record", "Totals", "TrafficLog", "all_gather", "all_gather_values", "all_reduce", "broadcast",
+           "chunk", "mesh", "reduce_scatter", "run_main", "start"]

@@ -21,6 +21,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from mpizero.dist.addition import Add, adder
 from mpizero.dist.lane import Array, Lane, Pending
 from mpizero.memory import WORKSPACE
 
@@ -41,8 +42,9 @@ def chunk(numel: int, index: int, size: int) -> slice:
 def reduce_scatter(lane: Lane, flat: Array, out: Array, accumulate: bool = False) -> Steps:
     """out = sum over ranks of this rank's chunk of `flat`, or with `accumulate` out + sum. See [Note: ring], [Note: segments]."""
     rank, size = lane.rank, lane.size
+    add = adder(flat.dtype, -(-flat.size // size), lane.mem)
     if size == 1:
-        _keep(flat, out, accumulate)
+        _keep(flat, out, add if accumulate else None)
         return
     left, right = (rank - 1) % size, (rank + 1) % size
     chunks = _segments(flat, size, SEGMENT_BYTES)
@@ -54,13 +56,15 @@ def reduce_scatter(lane: Lane, flat: Array, out: Array, accumulate: bool = False
     depth = NEAR_DEPTH if lane.is_near(left) else DEPTH
     landing = _landing(lane, partial, chunks[rank], results, depth=depth, overwrite=not accumulate and not np.may_share_memory(flat, out))
     incoming = [lane.receive(place, left) for place in landing[:depth]]
-    for number, (own, received) in enumerate(zip(partial + chunks[rank], landing, strict=True)):
+    for number, (own, received, total) in enumerate(zip(partial + chunks[rank], landing, partial + results, strict=True)):
         yield incoming[number]
-        if number < len(partial):
-            np.add(received, own, out=own)
-            sends.send(own, right)
+        if accumulate and number >= len(partial):
+            add(received, own, received)
+            add(total, received, total)
         else:
-            _finish(received, own, results[number - len(partial)], accumulate)
+            add(received, own, total)
+        if number < len(partial):
+            sends.send(total, right)
         if number + depth < len(landing):
             incoming.append(lane.receive(landing[number + depth], left))
     yield sends
@@ -129,19 +133,11 @@ def _landing(lane: Lane, partial: list[Array], own: list[Array], results: list[A
     return places + results if overwrite else places
 
 
-def _finish(received: Array, own: Array, result: Array, accumulate: bool) -> None:
-    """result = received + own, or with `accumulate` result + (received + own); each addition rounds."""
-    if accumulate:
-        np.add(received, own, out=received)
-        np.add(result, received, out=result)
-    else:
-        np.add(received, own, out=result)
-
-
-def _keep(flat: Array, out: Array, accumulate: bool) -> None:
-    """The reduce-scatter of a group of one."""
-    if accumulate:
-        np.add(out, flat, out=out)
+def _keep(flat: Array, out: Array, add: Add | None) -> None:
+    """The reduce-scatter of a group of one: out = flat or, with `add`, out + flat."""
+    if add is not None:
+        for total, own in zip(_pieces(out, SEGMENT_BYTES), _pieces(flat, SEGMENT_BYTES), strict=True):
+            add(total, own, total)
     elif not np.may_share_memory(flat, out):
         np.copyto(out, flat)
 

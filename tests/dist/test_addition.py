@@ -1,0 +1,66 @@
+"""The fast float16 addition against NumPy's, bit for bit."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from mpizero.dist.addition import BLOCK, SMALL, adder
+from mpizero.memory import Ledger, Uncounted
+
+ALL = np.arange(2**16, dtype=np.uint16).view(np.float16)  # every float16
+
+
+def check(a, b):
+    add = adder(a.dtype, a.size, Uncounted())
+    assert add is not np.add
+    with np.errstate(all="ignore"):
+        want, got = a + b, np.empty_like(a)
+        add(a, b, got)
+    nan = np.isnan(want)
+    assert np.array_equal(np.isnan(got), nan)
+    assert np.array_equal(got.view(np.uint16)[~nan], want.view(np.uint16)[~nan])  # the sign of zero too
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_every_float16_with_random_partners(seed):
+    """Subnormals, both zeros, infinities and NaN among them; where a block holds none of the last two, the fast path runs."""
+    check(ALL, np.random.default_rng(seed).permutation(ALL))
+
+
+@pytest.mark.parametrize("scale", [1e-7, 1e-5, 1.0, 1e3, 6e4])
+def test_finite_values_of_all_sizes(scale):
+    dice = np.random.default_rng(3)
+    a, b = ((dice.standard_normal(200_003) * scale).clip(-65504, 65504).astype(np.float16) for _ in range(2))
+    check(a, b)
+
+
+def test_ties_go_to_even():
+    one = np.ones(4 * SMALL, np.float16)
+    eps = np.float16(2**-11)  # half a unit in the last place of 1
+    for first in (1, 1 + 2**-10, -1, -1 - 2**-10):
+        check(one * np.float16(first), one * eps)
+        check(one * np.float16(first), -one * eps)
+
+
+def test_in_place():
+    for size in (SMALL, BLOCK - 1, BLOCK, 3 * BLOCK + 5):
+        a, b = (np.random.default_rng([size, i]).standard_normal(size).astype(np.float16) for i in range(2))
+        add, want = adder(a.dtype, size, Uncounted()), a + b
+        first, second = a.copy(), b.copy()
+        add(first, b, first)
+        add(a, second, second)
+        assert np.array_equal(first, want) and np.array_equal(second, want)
+
+
+def test_others_are_numpys():
+    assert adder(np.dtype(np.float32), 10**6, Uncounted()) is np.add
+    assert adder(np.dtype(np.float16), SMALL - 1, Uncounted()) is np.add
+
+
+def test_scratch_is_counted_and_goes():
+    ledger = Ledger()
+    add = adder(np.dtype(np.float16), 10**6, ledger)
+    assert ledger.live["workspace"] == 4 * 4 * BLOCK
+    del add
+    assert ledger.live_bytes == 0
