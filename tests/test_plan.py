@@ -149,6 +149,13 @@ def test_timeline_of_a_model(plan):
     assert "compute |" not in out  # 41 units in a row of text cannot be read
 
 
+@pytest.mark.parametrize("ending, first", [("png", b"\x89PNG"), ("svg", b"<?xml")])
+def test_timeline_as_a_picture(plan, tmp_path, ending, first):
+    pytest.importorskip("matplotlib")
+    found, out = plan(f"{LECTURE} --plot {tmp_path}/step.{ending}")
+    assert (tmp_path / f"step.{ending}").read_bytes().startswith(first) and found["plot"] in out.replace("\n", "")
+
+
 def test_timeline_of_many_units_fits(plan):
     plan("timeline --units 12")
     plan("timeline --units 1 --forward 0 --backward 0 --all-gather 0 --reduce-scatter 0")
@@ -244,6 +251,7 @@ def test_fit_when_nothing_fits(plan):
     ("timeline --limit 0", "'0' is impossible"),
     ("timeline --model mlp", "add --ranks, as in --ranks 64"),
     ("timeline --model mlp --ranks 4 --forward 2", "leave one out"),
+    ("timeline --plot step.gif", "step.gif cannot be drawn: give a file name that ends in .png or .svg"),
     ("fit --params 7e9 --ranks 4", "required: --device-memory"),
     ("fit --params 7e9 --ranks 4 --device-memory 0GB", "the size '0GB' must be above zero"),
     ("fit --params 7e9 --ranks 4 --device-memory -5GB", "'-5GB' is not a size"),
@@ -292,7 +300,10 @@ def test_status_and_help_of_the_program(launch):
 
 
 @pytest.mark.parametrize("name", list(COMMANDS))
-def test_help_has_an_example(capsys, name):
+def test_help_has_an_example(capsys, name, monkeypatch):
+    monkeypatch.setenv("COLUMNS", str(WIDTH))
     with pytest.raises(SystemExit) as end:
         main([name, "--help"])
-    assert end.value.code == 0 and f"python -m mpizero.plan {COMMANDS[name].EXAMPLE}" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert end.value.code == 0 and f"python -m mpizero.plan {COMMANDS[name].EXAMPLE}" in out
+    assert max(map(len, out.splitlines())) <= WIDTH

@@ -18,6 +18,7 @@ from mpizero.planner.costs import Costs, machine_costs
 from mpizero.planner.machine import LECTURE_TOKENS
 from mpizero.planner.model import GRAIN, flat
 from mpizero.planner.timeline import LEGEND, Timeline, gantt, simulate
+from mpizero.report.timeline import plot
 from mpizero.schedule import STRATEGIES, training_lists
 
 HELP = "when each action would run, with and without prefetch"
@@ -66,7 +67,7 @@ def answer(options: Options) -> dict[str, Any]:
     timeline = simulate(actions, costs, stages=wrapping.stages, limit=options["limit"], overlap=not options["no_overlap"],
                         issue_seconds=options["issue"])
     if options["plot"] is not None:
-        _plot(timeline, options["plot"])
+        plot(timeline, options["plot"])
     switches = ("limit", "issue", "no_overlap", "no_backward_prefetch", "forward_prefetch", "plot")
     return {**asked, **{name: options[name] for name in switches}, **timeline.data(), "gantt": _chart(timeline).splitlines()}
 
@@ -105,7 +106,3 @@ def show(answer: dict[str, Any]) -> str:
              f"finish {answer['finish']:.4g} s, of which compute {answer['compute']:.4g} s; "
              f"at most {answer['peak_gathered']} units gathered at once"]
     return "\n".join(lines + ([f"drawn in {answer['plot']}"] if answer["plot"] else []))
-
-
-def _plot(timeline: Timeline, path: str) -> None:
-    raise ConfigError("--plot needs matplotlib: pip install 'mpizero[plot]'")
