@@ -25,9 +25,9 @@ def test_activations_after_every_action(group, config, dtype, stage, accumulatio
     config = replace(config, dtype=dtype, stage=stage, accumulation=accumulation, steps=1)
     job = prepare(config, group)
     job.executor.timeline = []
-    run_steps(job)
+    progress = run_steps(job)
     counted = [(snapshot.action, snapshot.live["activation"]) for snapshot in job.executor.timeline]
-    actions, model = job.lists.step(), planned_bytes(config)
+    actions, model = job.lists.step(skipped=progress.skipped > 0), planned_bytes(config)  # float16 may overflow at first
     planned = plan_activations(actions, model)
     assert counted == list(zip(actions, planned, strict=True))
     assert max(planned) >= model.after_forward > 0 == planned[-1]
