@@ -150,10 +150,11 @@ def test_timeline_of_a_model(plan):
 
 
 @pytest.mark.parametrize("ending, first", [("png", b"\x89PNG"), ("svg", b"<?xml")])
-def test_timeline_as_a_picture(plan, tmp_path, ending, first):
+def test_timeline_as_a_picture(plan, tmp_path, monkeypatch, ending, first):
     pytest.importorskip("matplotlib")
-    found, out = plan(f"{LECTURE} --plot {tmp_path}/step.{ending}")
-    assert (tmp_path / f"step.{ending}").read_bytes().startswith(first) and found["plot"] in out.replace("\n", "")
+    monkeypatch.chdir(tmp_path)
+    found, out = plan(f"{LECTURE} --plot step.{ending}")
+    assert (tmp_path / f"step.{ending}").read_bytes().startswith(first) and f"drawn in {found['plot']}" in out
 
 
 def test_timeline_of_many_units_fits(plan):
