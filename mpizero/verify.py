@@ -21,6 +21,7 @@ from mpizero.engine.job import Job, prepare
 from mpizero.engine.replicas import largest_difference
 from mpizero.engine.summary import summarise
 from mpizero.engine.trainer import run_steps
+from mpizero.planner import formula_sent
 from mpizero.schedule import STRATEGIES, IllegalSchedule, validate
 from mpizero.schedule.actions import AllGatherParam
 from mpizero.text import table
@@ -58,10 +59,12 @@ def prove(config: TrainConfig, world: Group) -> dict[str, Any]:
         group = world.subgroup(range(size), f"verify{size}")
         if group is not None:
             say(f"\n{size} rank{'s' if size > 1 else ''}, {config.model}, {config.dtype}, {config.steps} steps", flush=True)
-            stages = [_stage_row(config, group, stage) for stage in STRATEGIES]
-            _compare(stages)
+            stages = [_row("stage", replace(config, stage=stage), group) for stage in STRATEGIES]
+            _compare(stages, stages[0])
             say(show_stages(stages))
-            hybrids = [_hybrid_row(config, group, stage, shards, stages[0]) for shards in range(1, size) if size % shards == 0 for stage in "123"]
+            hybrids = [_row("hybrid", replace(config, stage=stage, shard_size=shards), group)
+                       for shards in range(1, size) if size % shards == 0 for stage in "123"]
+            _compare([row for row in hybrids if row["shard_size"] == 1], stages[0])  # F = 1 is data parallelism
             say(show_hybrids(hybrids))
             whole = _against_one_process(config, group) if size > 1 else []
             say(show_whole(whole))
@@ -76,21 +79,18 @@ def prove(config: TrainConfig, world: Group) -> dict[str, Any]:
     return {"holds": holds, "model": config.model, "rows": rows}
 
 
-def _stage_row(config: TrainConfig, group: Group, stage: str) -> Row:
-    """One strategy with full sharding: what it stored and sent, beside plan and formula."""
-    job, summary = _run(replace(config, stage=stage), group)
+def _row(kind: str, config: TrainConfig, group: Group) -> Row:
+    """One run: what it stored and sent, beside plan and formula."""
+    job, summary = _run(config, group)
     memory, traffic = summary["memory"], summary["traffic"]
-    uses = [sum(unit in stage.units for stage in job.wrapping.stages) for unit in range(len(job.wrapping.units))]
-    tied = 2 * sum((used - 1) * unit.padded_numel for used, unit in zip(uses, job.wrapping.units, strict=True)) if stage == "3" else 0
-    formula = (STRATEGIES[stage].volume * job.wrapping.padded_numel + tied) * (group.size - 1) // group.size * job.geometry.itemsize
+    formula = formula_sent(job.geometry, STRATEGIES[config.stage].volume)
     return {
-        "row": "stage", "ranks": group.size, "stage": stage, "shard_size": job.mesh.shard.size,
+        "row": kind, "ranks": group.size, "stage": config.stage, "shard_size": job.mesh.shard.size,
         "weights": summary["weights_sha256"], "moments": summary["exp_avg_sha256"] + summary["exp_avg_sq_sha256"], "losses": summary["losses"],
         "after_backward": memory[0]["after_backward"], "peak": memory[0]["peak"], "sent": traffic[0]["sent_bytes_per_step"],
         "messages": traffic[0]["messages_per_step"],
         "formula_after_backward": memory[0]["formula_after_backward"], "formula_sent": formula,
-        "bytes_equal_plan": all(rank["after_backward"] == rank["planned_after_backward"] and rank["peak"] == rank["planned_peak"]
-                                and rank["at_rest"] == rank["planned_at_rest"] for rank in memory),
+        "bytes_equal_plan": all(rank[what] == rank[f"planned_{what}"] for rank in memory for what in ("after_backward", "peak", "at_rest")),
         "bytes_equal_formula": all(rank["after_backward"] == rank["formula_after_backward"] for rank in memory),
         "traffic_equals_plan": all(rank["by_op"].get(op, 0) == sent and not rank["steps_off_plan"] for rank in traffic
                                    for op, sent in rank["planned_by_op"].items()),
@@ -99,28 +99,11 @@ def _stage_row(config: TrainConfig, group: Group, stage: str) -> Row:
     }
 
 
-def _compare(stages: list[Row]) -> None:
+def _compare(rows: list[Row], dp: Row) -> None:
     """Add to each row whether weights, moments and losses are those of data parallelism, bit for bit."""
-    for row in stages:
+    for row in rows:
         for what in ("weights", "moments", "losses"):
-            row[f"{what}_equal_dp"] = row[what] == stages[0][what]
-
-
-def _hybrid_row(config: TrainConfig, group: Group, stage: str, shards: int, dp: Row) -> Row:
-    """A mesh of replicas x shards: bytes, traffic and replicas. With F = 1 it is data parallelism, bit for bit."""
-    job, summary = _run(replace(config, stage=stage, shard_size=shards), group)
-    memory, traffic = summary["memory"], summary["traffic"]
-    row: Row = {
-        "row": "hybrid", "ranks": group.size, "stage": stage, "shard_size": shards,
-        "after_backward": memory[0]["after_backward"], "peak": memory[0]["peak"], "sent": traffic[0]["sent_bytes_per_step"],
-        "bytes_equal_plan": all(rank["after_backward"] == rank["planned_after_backward"] == rank["formula_after_backward"]
-                                and rank["peak"] == rank["planned_peak"] for rank in memory),
-        "traffic_equals_plan": all(rank["sent_bytes_per_step"] == rank["planned_sent_bytes_per_step"] and not rank["steps_off_plan"] for rank in traffic),
-        "replicas_equal": summary["replicas_equal"],
-    }
-    if shards == 1:
-        row["weights_equal_dp"] = summary["weights_sha256"] == dp["weights"]
-    return row
+            row[f"{what}_equal_dp"] = row[what] == dp[what]
 
 
 def _against_one_process(config: TrainConfig, group: Group) -> list[Row]:
@@ -196,9 +179,11 @@ def show_stages(rows: list[Row]) -> str:
 def show_hybrids(rows: list[Row]) -> str:
     if not rows:
         return ""
-    return "\n" + table(["hybrid: stage", "replicas", "shards", "weights = dp", "after backward", "= plan", "peak", "sent a step", "= plan", "replicas equal"],
+    return "\n" + table(["hybrid: stage", "replicas", "shards", "weights = dp", "after backward", "= plan", "= formula", "peak", "sent a step", "= plan",
+                         "= formula", "replicas equal"],
                         [[row["stage"], row["ranks"] // row["shard_size"], row["shard_size"], row.get("weights_equal_dp", "-"), row["after_backward"],
-                          row["bytes_equal_plan"], row["peak"], row["sent"], row["traffic_equals_plan"], row["replicas_equal"]] for row in rows])
+                          row["bytes_equal_plan"], row["bytes_equal_formula"], row["peak"], row["sent"], row["traffic_equals_plan"],
+                          row["traffic_equals_formula"], row["replicas_equal"]] for row in rows])
 
 
 def show_whole(rows: list[Row]) -> str:

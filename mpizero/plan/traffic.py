@@ -6,7 +6,7 @@ import argparse
 from typing import Any
 
 from mpizero.plan.options import Options, Setup, add_model, add_step, count, described, head, said, setup
-from mpizero.planner import links, plan_traffic, sent_by_op
+from mpizero.planner import formula_sent, links, plan_traffic, sent_by_op
 from mpizero.schedule import STRATEGIES
 from mpizero.text import in_units, table
 
@@ -33,15 +33,10 @@ def answer(options: Options) -> dict[str, Any]:
 
 def _formulas(asked: Setup, per_host: int) -> dict[str, dict[str, Any]]:
     """The papers' closed forms for one microbatch: name -> formula and bytes."""
-    size, world, shards = asked.geometry.itemsize, asked.ranks, asked.geometry.shards
-    model, volume = size * asked.wrapping.padded_numel, STRATEGIES[asked.config.stage].volume
-    group = world if asked.config.stage == "0" else shards
-    uses = [sum(unit in stage.units for stage in asked.wrapping.stages) for unit in range(len(asked.wrapping.units))]
-    again = 2 * sum((used - 1) * unit.padded_numel for used, unit in zip(uses, asked.wrapping.units, strict=True)) * size
-    again *= asked.config.stage == "3"
-    across = 0 if group == world else 2 * (world // shards - 1) * (model // world)
-    words = f"{volume} M (n-1)/n, n = {group}" + (", tied units again" if again else "") + (" + 2 M/F (R-1)/R" if across else "")
-    found = {"a step": {"formula": words, "bytes": (volume * model + again) * (group - 1) // group + across}}
+    geometry, world, volume = asked.geometry, asked.ranks, STRATEGIES[asked.config.stage].volume
+    model = geometry.itemsize * asked.wrapping.padded_numel
+    words = f"{volume} M (F-1)/F + 2 M/F (R-1)/R, F = {geometry.shards}, R = {geometry.replicas}; tied units again"
+    found: dict[str, dict[str, Any]] = {"a step": {"formula": words, "bytes": formula_sent(geometry, volume)}}
     if asked.config.stage == "3" and world % per_host == 0 and per_host < world:
         hybrid, printed = (function(model, world, per_host) for function in (links.hybrid_sharding, links.hybrid_sharding_printed))
         found |= {"full sharding, between hosts": {"formula": "3 M (W-1)/W", "bytes": links.full_sharding(model, world)},

@@ -2,6 +2,6 @@
 
 from mpizero.planner.geometry import Geometry
 from mpizero.planner.memory import MemoryPlan, formula_after_backward, plan_memory
-from mpizero.planner.traffic import plan_traffic, sent_by_op, sent_bytes
+from mpizero.planner.traffic import formula_sent, plan_traffic, sent_by_op, sent_bytes
 
-__all__ = ["Geometry", "MemoryPlan", "formula_after_backward", "plan_memory", "plan_traffic", "sent_by_op", "sent_bytes"]
+__all__ = ["Geometry", "MemoryPlan", "formula_after_backward", "formula_sent", "plan_memory", "plan_traffic", "sent_by_op", "sent_bytes"]

@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from mpizero.layout import SHARDED
 from mpizero.planner.geometry import Geometry
 from mpizero.schedule.actions import Action, AllGatherParam, AllReduceGrad, AllReduceShard, Axis, ReduceScatterGrad, Unshard
 
@@ -34,6 +35,20 @@ def sent_by_op(sends: Iterable[Send]) -> dict[str, int]:
     for send in sends:
         totals[send.op] += send.nbytes
     return dict(totals)
+
+
+def formula_sent(geometry: Geometry, volume: int) -> int:
+    """Bytes a rank sends in a step of one microbatch, in closed form: volume M (F-1)/F + 2 M/F (R-1)/R for M bytes of padded parameters.
+
+    volume: 2 or 3, of the strategy (ZeRO sec. 7). A tied unit whose parameters are sharded is gathered at each use: 2 M_u (F-1)/F more for
+    each stage beyond the first.
+    """
+    wrapping, shards, replicas = geometry.wrapping, geometry.shards, geometry.replicas
+    uses = [sum(unit in stage.units for stage in wrapping.stages) for unit in range(len(wrapping.units))]
+    again = sum((used - 1) * unit.padded_numel for used, unit in zip(uses, wrapping.units, strict=True)) if geometry.placement.params is SHARDED else 0
+    inside = (volume * wrapping.padded_numel + 2 * again) // shards * (shards - 1)
+    across = 2 * (replicas - 1) * (wrapping.padded_numel // (shards * replicas))
+    return geometry.itemsize * (inside + across)
 
 
 def _sends(actions: Iterable[Action], geometry: Geometry) -> Iterator[Send]:
