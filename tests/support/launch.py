@@ -17,11 +17,14 @@ ROOT = Path(__file__).resolve().parents[2]
 # What an mpirun tells its ranks. A second mpirun, or a program without one, must not take it for its own.
 LAUNCHER_PREFIXES = ("OMPI_", "OPAL_", "PMIX_", "PMI_", "PRTE_", "HYDRA_", "HYDI_", "MPI_LOCAL", "MPIEXEC_")
 
-# Open MPI refuses root, and more ranks than cores, unless told; with more ranks than cores it must not spin. MPICH ignores these.
+# Open MPI refuses root, and more ranks than cores, unless told; then ranks must not spin, nor be bound to one core each. MPICH
+# ignores all this.
 OPEN_MPI_SETTINGS = {
     "OMPI_ALLOW_RUN_AS_ROOT": "1",
     "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
-    "PRTE_MCA_rmaps_default_mapping_policy": "slot:oversubscribe",
+    "PRTE_MCA_rmaps_default_mapping_policy": "slot:oversubscribe",  # Open MPI 5, where it also unbinds
+    "OMPI_MCA_rmaps_base_oversubscribe": "1",  # Open MPI 4
+    "OMPI_MCA_hwloc_base_binding_policy": "none",
     "OMPI_MCA_mpi_yield_when_idle": "1",
 }
 
