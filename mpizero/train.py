@@ -37,10 +37,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     say = print if world.rank == 0 else _silent
     say(header(job))
     progress = run_steps(job, lambda record: _tell(job, record, log))
-    job.executor.timeline = None
     traced = trace(job, *progress.traced) if progress.traced else None
     summary = summarise(job, progress)
-    say(f"held-out loss {summary['eval_loss']:.4f} ({_per_target(job)})\n")
+    say(f"held-out loss {summary['eval_loss']:.4f} (nats per {_target(job)})\n")
     say(proof(summary))
     if world.rank == 0:
         if log is not None:
@@ -97,7 +96,7 @@ def _tell(job: Job, record: StepRecord, log: TextIO | None) -> None:
     bar = sys.stderr.isatty()
     if bar:
         sys.stderr.write("\r\033[K")  # the line of the bar
-    print(line(record, _per_target(job).split()[-1] + "s"), flush=True)
+    print(line(record, f"{_target(job)}s"), flush=True)
     if bar:
         done = 40 * (record.step + 1) // total
         sys.stderr.write(f"[{'#' * done:<40}] {record.step + 1}/{total}" if record.step + 1 < total else "")
@@ -108,8 +107,9 @@ def _tell(job: Job, record: StepRecord, log: TextIO | None) -> None:
         log.flush()
 
 
-def _per_target(job: Job) -> str:
-    return "nats per sample" if job.config.model == "mlp" else "nats per token"
+def _target(job: Job) -> str:
+    """What a loss is the mean over."""
+    return "sample" if job.config.model == "mlp" else "token"
 
 
 def _open_log(folder: str | None, world: Group) -> TextIO | None:

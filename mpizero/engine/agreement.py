@@ -19,7 +19,7 @@ class Agreed:
     """loss: mean over the targets of the global batch. total_norm: of the unscaled mean gradient, every element counted once."""
 
     loss: float
-    targets: int
+    targets: int  # of the global batch
     total_norm: float
     culprit: str  # the first unit with a gradient that is not finite; "" if all are
 

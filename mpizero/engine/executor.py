@@ -78,6 +78,9 @@ class Executor:
         self._contexts: dict[tuple[int, int], Any] = {}  # (stage, microbatch)
         self._loss_contexts: dict[int, Any] = {}
         self._last = len(model.stages) - 1
+        self._batch: Callable[[int], tuple[Array, Array]] | None = None
+        self._grad_scale, self._loss, self._count = 1.0, 0.0, 0
+        self._update: Update | None = None
 
     def run(self, actions: Iterable[Action], *, batch: Callable[[int], tuple[Array, Array]] | None = None, grad_scale: float = 1.0,
             update: Update | None = None) -> tuple[float, int]:

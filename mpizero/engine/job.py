@@ -24,7 +24,7 @@ from mpizero.text import parse_bytes
 
 @dataclass(frozen=True)
 class Job:
-    """Everything that stays the same during a run. `world` is the group that trains, with this run's own ledger and traffic log."""
+    """Everything a run is made of. `world` is the group that trains, with this run's own ledger and traffic log."""
 
     config: TrainConfig
     world: Group

@@ -85,7 +85,9 @@ def _one_step(job: Job, progress: Progress, step: int) -> StepRecord:
     sent = _account(job, progress, agreed.found_inf)
     if job.executor.timeline and not agreed.found_inf:
         progress.traced = step, job.executor.timeline, list(job.log.records)
-    rate = (targets * job.world.size) / (time.perf_counter() - begin)
+    if job.traced:
+        job.executor.timeline = None
+    rate = agreed.targets / (time.perf_counter() - begin)
     return StepRecord(step, agreed.loss, agreed.total_norm, lr, scale, agreed.found_inf, rate, job.ledger.live_bytes, job.ledger.peak_bytes, sent)
 
 

@@ -1,8 +1,8 @@
 """Norms of flat gradients, and the clipping coefficient.
 
 Every function looks at one flat range. A global norm is the sum (or maximum) over the ranges that together hold each element
-exactly once: a rank's shards for sharded gradients, and not the same element on every replica (pytorch#72548). Padding is zero
-and changes nothing.
+exactly once: a rank's shards for sharded gradients, and not the same element on every replica (pytorch#72548). Padding must be
+left out.
 """
 
 from __future__ import annotations

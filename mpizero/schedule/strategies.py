@@ -43,7 +43,7 @@ class Strategy(ABC):
     """Yields the actions of each part of a step; `schedule.step` puts the parts together."""
 
     placement: ClassVar[Placement]
-    volume: ClassVar[int]  # psi that a rank sends in a step of one microbatch, times (N-1)/N: ZeRO sec. 7
+    volume: ClassVar[int]  # psi that a rank sends in a step of one microbatch, times (N-1)/N: ZeRO sec. 7; see planner.formula_sent
 
     @abstractmethod
     def forward(self, stage: StageUse, mb: Microbatch) -> Actions:
@@ -154,7 +154,10 @@ class Zero2(Strategy):
 
 
 class Zero3(Strategy):
-    """P_os+g+p, FSDP: 16 psi/N bytes after backward. One step sends 3 psi. ZeRO, sec. 5.3, 7.2.2; FSDP (arXiv:2304.11277)."""
+    """P_os+g+p, FSDP: 16 psi/N bytes after backward. One step sends 3 psi, a tied unit 2 more per further use.
+
+    ZeRO, sec. 5.3, 7.2.2; FSDP (arXiv:2304.11277).
+    """
 
     placement = Placement(params=SHARDED, grads=SHARDED, optim=SHARDED)
     volume = 3

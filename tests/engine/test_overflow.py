@@ -86,7 +86,7 @@ def test_float32_has_no_scale_to_lower(group, poison):
 
 
 def test_float16_learns_as_well_as_float32(group):
-    """GOLDEN's task, 50 steps: the last ten losses within 5 %."""
+    """The five-layer MLP, 50 steps: the last ten losses within 5 %."""
     if group.size not in (1, 4):
         return
     config = replace(MLP, hidden=96, batch_size=16, steps=50)

@@ -37,7 +37,7 @@ def text(config, batch=3, tokens=None, seed=0):
 
 
 def test_mlp_sizes():
-    """GOLDEN: psi 32,656, units [3168, 9312, 9312, 9312, 1552]."""
+    """psi 32,656, units [3168, 9312, 9312, 9312, 1552]."""
     model = mlp()
     sizes = {param.name: param.numel for param in model.spec.params}
     assert model.spec.psi == 32656

@@ -107,7 +107,7 @@ def test_no_bit_depends_on_the_split(data):
 
 @pytest.mark.parametrize("shards", [1, 2, 3, 4])
 def test_weight_decay_groups_survive_sharding(shards):
-    """CASES 20: a group's boundary falls inside a shard; every element keeps its own decay."""
+    """A group's boundary falls inside a shard; every element keeps its own decay."""
     n, boundary = 100, 37
     decayed, plain = Adam(weight_decay=0.3), Adam()
     tw, tm, tv = ([float(x) for x in array] for array in state(n))

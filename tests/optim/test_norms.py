@@ -47,7 +47,7 @@ def test_one_bad_element_anywhere_shows(n, bad, dtype):
 
 @given(st.lists(st.integers(-1000, 1000), max_size=60), st.data())
 def test_each_element_counts_once_whatever_the_placement(values, data):
-    """CASES 10: integer values make sums exact, so shards add up with ==."""
+    """Integer values make sums exact, so shards add up with ==."""
     flat = np.array(values, np.float32)
     cuts = sorted(data.draw(st.lists(st.integers(0, len(values)), max_size=6)))
     shards = np.split(flat, cuts)
