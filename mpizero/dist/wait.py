@@ -22,6 +22,15 @@ TESTS_PER_WAKE = 3  # one is not enough: MPICH's TCP makes progress a little at 
 DEFAULT_TIMEOUT = 1800.0  # seconds
 
 
+_watch: Callable[[], None] | None = None
+
+
+def watch(look: Callable[[], None] | None) -> None:
+    """Call `look` now and then in waits that last; it may raise. For `failure`: another rank may be leaving. None to stop."""
+    global _watch
+    _watch = look
+
+
 def timeout() -> float:
     """Seconds a rank waits for its peers: MPIZERO_TIMEOUT, or half an hour. ConfigError if it is not a positive number."""
     text = os.environ.get("MPIZERO_TIMEOUT", "")
@@ -58,6 +67,8 @@ def _sleep(done: Callable[[], bool], limit: float) -> bool:
         for _ in range(TESTS_PER_WAKE):
             if done():
                 return True
+        if _watch is not None:
+            _watch()
         waited = time.monotonic() - begin
     return False
 

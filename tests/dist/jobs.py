@@ -78,6 +78,24 @@ def user_error_on_one_rank():
     dist.all_reduce(world, np.ones(5))
 
 
+def user_error_on_one_rank_during_large_messages():
+    world = dist.start()
+    flat = np.ones(5_000_000)
+    dist.all_reduce(world, flat)
+    if world.rank == 2:
+        raise DataError("the data of rank 2 hold NaN")
+    dist.all_reduce(world, flat)
+
+
+def user_error_on_one_rank_while_another_is_busy():
+    world = dist.start()
+    if world.rank == 2:
+        raise DataError("the data of rank 2 hold NaN")
+    if world.rank == 0:
+        time.sleep(60)
+    world.barrier()
+
+
 def user_error_on_one_rank_while_others_end():
     world = dist.start()
     if world.rank == 2:
