@@ -6,13 +6,18 @@ import argparse
 import difflib
 import json
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from mpizero.engine.config import FLAGS, TrainConfig
 from mpizero.errors import ConfigError
 from mpizero.launcher import rank_in_job
+
+if TYPE_CHECKING:
+    from mpizero.dist import Group
+
+T = TypeVar("T")
 
 
 class Parser(argparse.ArgumentParser):
@@ -71,9 +76,44 @@ def _toml_flags(path: Path) -> list[str]:
     return flags
 
 
+def check_writable(flag: str, path: str | Path | None) -> None:
+    """Raise `ConfigError` before long work if the file cannot be written after it. Leaves an existing file as it is."""
+    if path is not None:
+        try:
+            open(path, "a", encoding="utf-8").close()
+        except OSError as error:
+            raise ConfigError(f"{flag} {path} cannot be written: {error.strerror}") from None
+
+
 def write_json(path: str | Path, data: Any) -> None:
     """`data` as JSON; a `ConfigError` if the file cannot be written."""
     try:
         Path(path).write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
     except OSError as error:
         raise ConfigError(f"{path} cannot be written: {error.strerror}") from None
+
+
+def speaker(rank: int) -> Callable[[str], None]:
+    """print, on rank 0; the others keep silent."""
+
+    def say(text: str) -> None:
+        if rank == 0:
+            print(text, flush=True)
+
+    return say
+
+
+def together(world: Group, act: Callable[[], T]) -> T | None:
+    """`act` on rank 0. What goes wrong there, as a `ConfigError`, goes wrong on all ranks alike."""
+    result, problem = None, ""
+    if world.rank == 0:
+        try:
+            result = act()
+        except ConfigError as error:
+            problem = str(error)
+    from mpizero.engine.gather import gather_data  # commands without ranks do not load NumPy
+
+    problem = gather_data(world, problem)[0]
+    if problem:
+        raise ConfigError(problem)
+    return result

@@ -22,7 +22,7 @@ def numpy_dtype(name: str) -> np.dtype:
         try:
             import ml_dtypes
         except ImportError:
-            raise ConfigError("bfloat16 needs the package ml_dtypes: pip install 'mpizero[bf16]'") from None
+            raise ConfigError("bfloat16 needs the package ml_dtypes: pip install ml_dtypes") from None
         return np.dtype(ml_dtypes.bfloat16)
     return np.dtype(name)
 

@@ -25,6 +25,11 @@ def parse_bytes(text: str) -> int:
     return size
 
 
+def counted(number: int, what: str) -> str:
+    """`1 rank`, `4 ranks`."""
+    return f"{number:,} {what}" if number == 1 else f"{number:,} {what}{'es' if what.endswith(('s', 'ch')) else 's'}"
+
+
 def table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     """Aligned columns: words to the left, numbers to the right with thousands separated."""
     body = [list(row) for row in rows]

@@ -10,15 +10,17 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TextIO
 
-from mpizero.cli import Parser, add_train_flags, train_config, write_json
-from mpizero.dist import Group, run_main, start
+from mpizero.cli import Parser, add_train_flags, check_writable, speaker, together, train_config, write_json
+from mpizero.dist import run_main, start
 from mpizero.dtypes import ITEMSIZE
+from mpizero.engine.config import TrainConfig
 from mpizero.engine.job import Job, prepare
 from mpizero.engine.summary import summarise
 from mpizero.engine.trace import trace
 from mpizero.engine.trainer import StepRecord, run_steps
 from mpizero.errors import ConfigError
-from mpizero.text import table
+from mpizero.schedule import show
+from mpizero.text import counted, table
 
 EXAMPLE = """examples:
   mpirun -n 4 python -m mpizero.train --stage 3
@@ -32,10 +34,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     add_train_flags(parser)
     config = train_config(parser, sys.argv[1:] if argv is None else argv)
     world = start()
+    say = speaker(world.rank)
     job = prepare(config, world)
-    log = _open_log(config.log, world)
-    say = print if world.rank == 0 else _silent
+    log = together(world, lambda: _open_outputs(config))
     say(header(job))
+    if config.print_actions:
+        say("\n".join(show(action) for action in job.lists.step()))
     progress = run_steps(job, lambda record: _tell(job, record, log))
     traced = trace(job, *progress.traced) if progress.traced else None
     summary = summarise(job, progress)
@@ -55,12 +59,13 @@ def header(job: Job) -> str:
     """What runs where."""
     config, hosts = job.config, Counter(job.world.hosts)
     where = ", ".join(f"{ranks} on {host}" for host, ranks in hosts.items())
+    mesh = f"{counted(job.mesh.replicate.size, 'replica')} x {counted(job.mesh.shard.size, 'shard')}"
     return "\n".join([
-        f"{job.world.library}; {job.world.size} ranks: {where}",
+        f"{job.world.library}; {counted(job.world.size, 'rank')}: {where}",
         f"model {config.model}: psi = {job.wrapping.numel:,} parameters in {len(job.wrapping.units)} units, "
         f"{job.wrapping.padded_numel - job.wrapping.numel} of padding; {config.dtype}; {job.data.describe()}",
-        f"stage {config.stage}: {job.mesh.replicate.size} replicas x {job.mesh.shard.size} shards; {config.batch_size} samples a rank x "
-        f"{config.accumulation} microbatches = {job.world.size * config.batch_size * config.accumulation} a step",
+        f"stage {config.stage}: {mesh}; {counted(config.batch_size, 'sample')} a rank x {counted(config.accumulation, 'microbatch')} = "
+        f"{job.world.size * config.batch_size * config.accumulation} a step",
     ])
 
 
@@ -74,9 +79,9 @@ def line(record: StepRecord, what: str) -> str:
 def proof(summary: dict[str, Any]) -> str:
     """The tables at the end: counted bytes beside planned ones, rank by rank."""
     memory, traffic = summary["memory"], summary["traffic"]
-    states = table(["rank", "at rest: param", "optim", "after backward", "plan", "formula", "equal", "peak", "plan", "equal", "activations", "device peak"],
+    states = table(["rank", "at rest: param", "optim", "after backward", "plan", "equal", "formula", "peak", "plan", "equal", "activations", "device peak"],
                    [[rank, row["by_kind"]["param"]["at_rest"], row["by_kind"]["optim"]["at_rest"], row["after_backward"], row["planned_after_backward"],
-                     row["formula_after_backward"], row["after_backward"] == row["planned_after_backward"], row["peak"], row["planned_peak"],
+                     row["after_backward"] == row["planned_after_backward"], row["formula_after_backward"], row["peak"], row["planned_peak"],
                      row["peak"] == row["planned_peak"], row["activation_peak"], row["device_peak"]] for rank, row in enumerate(memory)])
     ops = sorted({op for row in traffic for op in row["by_op"]})
     sent = table(["rank", *ops, "sent", "plan", "equal", "messages", "elements / psi"],
@@ -112,19 +117,16 @@ def _target(job: Job) -> str:
     return "sample" if job.config.model == "mlp" else "token"
 
 
-def _open_log(folder: str | None, world: Group) -> TextIO | None:
-    """steps.jsonl on rank 0. Made before training, so that a wrong folder shows at once."""
-    if folder is None or world.rank:
+def _open_outputs(config: TrainConfig) -> TextIO | None:
+    """steps.jsonl, if there is a log. Before training, so that a wrong path shows at once."""
+    check_writable("--json", config.json)
+    if config.log is None:
         return None
     try:
-        Path(folder).mkdir(parents=True, exist_ok=True)
-        return open(Path(folder) / "steps.jsonl", "w", encoding="utf-8")
+        Path(config.log).mkdir(parents=True, exist_ok=True)
+        return open(Path(config.log) / "steps.jsonl", "w", encoding="utf-8")
     except OSError as error:
-        raise ConfigError(f"--log {folder} cannot be written: {error.strerror}") from None
-
-
-def _silent(text: str) -> None:
-    """What ranks other than 0 print."""
+        raise ConfigError(f"--log {config.log} cannot be written: {error.strerror}") from None
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from mpizero.cli import Parser, write_json
+from mpizero.cli import Parser, check_writable, speaker, together, write_json
 from mpizero.dist import Group, all_gather_values, run_main, start
 from mpizero.engine.config import TrainConfig
 from mpizero.engine.export import whole_state
@@ -24,7 +24,7 @@ from mpizero.engine.trainer import run_steps
 from mpizero.planner import formula_sent
 from mpizero.schedule import STRATEGIES, IllegalSchedule, validate
 from mpizero.schedule.actions import AllGatherParam
-from mpizero.text import table
+from mpizero.text import counted, table
 
 EXAMPLE = """examples:
   mpirun -n 4 python -m mpizero.verify
@@ -45,6 +45,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--json", metavar="FILE", help="write every row of the proof to this file")
     options = parser.parse_args(sys.argv[1:] if argv is None else argv)
     config, world = MODELS[options.model], start()
+    together(world, lambda: check_writable("--json", options.json))
     proof = prove(config, world)
     if world.rank == 0 and options.json:
         write_json(options.json, proof)
@@ -53,21 +54,23 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def prove(config: TrainConfig, world: Group) -> dict[str, Any]:
     """All rows of the proof, printed by rank 0 as they come. Rank 0 has them all, and its verdict counts."""
-    say = print if world.rank == 0 else _silent
+    say = speaker(world.rank)
     rows: list[Row] = []
     for size in range(1, world.size + 1):
         group = world.subgroup(range(size), f"verify{size}")
         if group is not None:
-            say(f"\n{size} rank{'s' if size > 1 else ''}, {config.model}, {config.dtype}, {config.steps} steps", flush=True)
+            say(f"\n{counted(size, 'rank')}, {config.model}, {config.dtype}, {config.steps} steps; {world.library}")
             stages = [_row("stage", replace(config, stage=stage), group) for stage in STRATEGIES]
             _compare(stages, stages[0])
             say(show_stages(stages))
             hybrids = [_row("hybrid", replace(config, stage=stage, shard_size=shards), group)
                        for shards in range(1, size) if size % shards == 0 for stage in "123"]
             _compare([row for row in hybrids if row["shard_size"] == 1], stages[0])  # F = 1 is data parallelism
-            say(show_hybrids(hybrids))
+            if hybrids:
+                say(show_hybrids(hybrids))
             whole = _against_one_process(config, group) if size > 1 else []
-            say(show_whole(whole))
+            if whole:
+                say(show_whole(whole))
             rows += [*stages, *hybrids, *whole]
         world.barrier()
     if world.size > 1:
@@ -177,8 +180,6 @@ def show_stages(rows: list[Row]) -> str:
 
 
 def show_hybrids(rows: list[Row]) -> str:
-    if not rows:
-        return ""
     return "\n" + table(["hybrid: stage", "replicas", "shards", "weights = dp", "after backward", "= plan", "= formula", "peak", "sent a step", "= plan",
                          "= formula", "replicas equal"],
                         [[row["stage"], row["ranks"] // row["shard_size"], row["shard_size"], row.get("weights_equal_dp", "-"), row["after_backward"],
@@ -187,8 +188,6 @@ def show_hybrids(rows: list[Row]) -> str:
 
 
 def show_whole(rows: list[Row]) -> str:
-    if not rows:
-        return ""
     return "\n" + table(["one process, float32: stage", "replicas", "shards", "losses differ by", "weights and moments by", "to rounding"],
                         [[row["stage"], row["ranks"] // row["shard_size"], row["shard_size"], row["loss_difference"], row["state_difference"],
                           row["equal_to_rounding"]] for row in rows])
@@ -200,10 +199,6 @@ def show_fault(row: Row) -> str:
             f"  run all the same: last loss {row['loss']:.4f} (right: {row['right_loss']:.4f}), held-out {row['eval_loss']:.4f} "
             f"(right: {row['right_eval_loss']:.4f}), largest difference between replicas {row['largest_difference']:.4f}\n"
             f"  checksums detect it: {'yes: ' + row['mismatches'][0] if row['checksums_detect_it'] else 'NO'}")
-
-
-def _silent(*text: str, flush: bool = False) -> None:
-    """What ranks other than 0 print."""
 
 
 if __name__ == "__main__":

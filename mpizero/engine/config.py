@@ -40,7 +40,7 @@ class TrainConfig:
     accumulation: int = _option(1, "microbatches in a step", type=int)
     no_sync: bool = _option(False, "reduce gradients once a step, not after every microbatch: less traffic, whole gradients in memory", action="store_true")
     shard_size: int | None = _option(None, "F: ranks among which state is sharded, replicated across the others (all; stages 1 to 3)", type=int, metavar="F")
-    backward_prefetch: int = _option(0, "stages gathered ahead in backward (0; --stage 3 alone gathers)", type=int, metavar="DEPTH")
+    backward_prefetch: int = _option(0, "units gathered ahead in backward (0; --stage 3 alone gathers)", type=int, metavar="DEPTH")
     forward_prefetch: int = _option(0, "the same in forward (0)", type=int, metavar="DEPTH")
     keep_last_unit: bool = _option(False, "keep the last unit gathered between forward and backward", action="store_true")
     limit_all_gathers: int | None = _option(None, "units gathered at once, unless a stage needs more (no limit)", type=int, metavar="K")
@@ -53,6 +53,7 @@ class TrainConfig:
     seed: int = _option(0, "of weights, data and order", type=int)
     device_memory: str | None = _option(None, "capacity of each rank's device, as in 64MiB (unlimited)", metavar="SIZE")
     check_replicas: int = _option(0, "every K steps compare checksums of what ranks must keep alike (0: never)", type=int, metavar="K")
+    print_actions: bool = _option(False, "print the list of actions that a step runs", action="store_true")
     log: str | None = _option(None, "write steps.jsonl, summary.json and trace.json (one step, timed) into this folder", metavar="DIR")
     json: str | None = _option(None, "write the summary to this file", metavar="FILE")
 

@@ -21,18 +21,16 @@ from mpizero.optim import adam_update
 
 @dataclass(frozen=True)
 class Overhead:
-    """Medians over repeats of the slowest rank, in seconds. rings_s: of step_s, inside collectives (waiting for other ranks included)."""
+    """Medians over repeats, in seconds, of the rank whose step took longest.
+
+    rings_s: of its step_s, inside collectives, waiting for other ranks included. With more ranks than cores every time holds waiting for a core.
+    """
 
     stage: str
     ranks: int
     step_s: float
     arithmetic_s: float
     rings_s: float
-
-    @property
-    def rest_s(self) -> float:
-        """Ledger, schedule, data and agreement."""
-        return self.step_s - self.arithmetic_s - self.rings_s
 
 
 def measure(config: TrainConfig, world: Group, repeat: int) -> Overhead:
@@ -46,7 +44,8 @@ def measure(config: TrainConfig, world: Group, repeat: int) -> Overhead:
         row[2] = sum(record.seconds for record in job.log.records)
         world.barrier()
         row[1] = _seconds(bare)
-    slowest = all_gather_values(world, samples[2:].reshape(-1)).max(axis=0).reshape(repeat, 3)  # the first two rounds warm up
+    every = all_gather_values(world, samples[2:].reshape(-1)).reshape(world.size, repeat, 3)  # the first two rounds warm up
+    slowest = every[every[:, :, 0].argmax(axis=0), np.arange(repeat)]
     step_s, arithmetic_s, rings_s = np.median(slowest, axis=0)
     return Overhead(config.stage, world.size, float(step_s), float(arithmetic_s), float(rings_s))
 

@@ -35,7 +35,7 @@ def _formulas(asked: Setup, per_host: int) -> dict[str, dict[str, Any]]:
     """The papers' closed forms for one microbatch: name -> formula and bytes."""
     geometry, world, volume = asked.geometry, asked.ranks, STRATEGIES[asked.config.stage].volume
     model = geometry.itemsize * asked.wrapping.padded_numel
-    words = f"{volume} M (F-1)/F + 2 M/F (R-1)/R, F = {geometry.shards}, R = {geometry.replicas}; tied units again"
+    words = f"{volume} M (F-1)/F + 2 M/F (R-1)/R, tied again"
     found: dict[str, dict[str, Any]] = {"a step": {"formula": words, "bytes": formula_sent(geometry, volume)}}
     if asked.config.stage == "3" and world % per_host == 0 and per_host < world:
         hybrid, printed = (function(model, world, per_host) for function in (links.hybrid_sharding, links.hybrid_sharding_printed))

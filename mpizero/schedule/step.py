@@ -23,7 +23,7 @@ def accumulate(strategy: Strategy, stages: Sequence[StageUse], units: int, micro
         yield Phase("backward", i)
         for stage in reversed(stages):
             yield from strategy.backward(stage, mb)
-        yield Phase("reduce", i)
+        yield Phase("reduce", i)  # backward is over: where bytes "after backward" are counted, also of stages that have reduced already
         if mb.sync:
             for unit in reversed(range(units)):
                 yield from strategy.reduce(unit, mb)
@@ -33,7 +33,7 @@ def update(strategy: Strategy, units: int) -> Iterator[Action]:
     """The update of all units: left out when the step is skipped."""
     yield Phase("update")
     for unit in range(units):
-        yield from strategy.step(unit)
+        yield from strategy.update(unit)
 
 
 def zero_grad(units: int) -> Iterator[Action]:

@@ -42,7 +42,7 @@ class Microbatch:
 class Strategy(ABC):
     """Yields the actions of each part of a step; `schedule.step` puts the parts together."""
 
-    placement: ClassVar[Placement]
+    placement: ClassVar[Placement]  # grads: as they are when backward ends; the reduction after it (stage 1) makes them shards
     volume: ClassVar[int]  # psi that a rank sends in a step of one microbatch, times (N-1)/N: ZeRO sec. 7; see planner.formula_sent
 
     @abstractmethod
@@ -58,7 +58,7 @@ class Strategy(ABC):
         """After the whole backward of a microbatch that syncs, unit by unit in reverse."""
 
     @abstractmethod
-    def step(self, unit: int) -> Actions:
+    def update(self, unit: int) -> Actions:
         """The update of one unit."""
 
 
@@ -80,7 +80,7 @@ class DataParallel(Strategy):
     def reduce(self, unit: int, mb: Microbatch) -> Actions:
         yield from ()
 
-    def step(self, unit: int) -> Actions:
+    def update(self, unit: int) -> Actions:
         yield OptimStep(unit)
 
 
@@ -101,7 +101,7 @@ class Zero1(Strategy):
         if mb.last:
             yield AllReduceShard(unit)
 
-    def step(self, unit: int) -> Actions:
+    def update(self, unit: int) -> Actions:
         yield OptimStep(unit)
         yield AllGatherParam(unit)
 
@@ -123,7 +123,7 @@ class Zero1AllReduce(Strategy):
         if mb.last:
             yield AllReduceShard(unit)
 
-    def step(self, unit: int) -> Actions:
+    def update(self, unit: int) -> Actions:
         yield OptimStep(unit)
         yield AllGatherParam(unit)
 
@@ -148,7 +148,7 @@ class Zero2(Strategy):
     def reduce(self, unit: int, mb: Microbatch) -> Actions:
         yield from ()
 
-    def step(self, unit: int) -> Actions:
+    def update(self, unit: int) -> Actions:
         yield OptimStep(unit)
         yield AllGatherParam(unit)
 
@@ -184,7 +184,7 @@ class Zero3(Strategy):
     def reduce(self, unit: int, mb: Microbatch) -> Actions:
         yield from ()
 
-    def step(self, unit: int) -> Actions:
+    def update(self, unit: int) -> Actions:
         yield OptimStep(unit)  # nobody keeps whole parameters: the next forward gathers them
 
 
