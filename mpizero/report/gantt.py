@@ -30,14 +30,14 @@ def draw_gantt(trace: dict[str, Any]) -> Figure:
     axes.set_ylim(rows[-1] + 0.6, -0.6)
     axes.hlines([row - PITCH / 2 + 0.5 for row in rows[2::2]], 0, 1, transform=axes.get_yaxis_transform(), color=LIGHT, linewidth=0.8)
     more = f" (ranks 0 to {SHOWN - 1} of {len(trace['ranks'])}; perfetto.json has all)" if len(trace["ranks"]) > SHOWN else ""
-    axes.set_title(f"Step {trace['step']} on every rank{more}: bars bear the names of stages and units")
+    axes.set_title(f"Step {trace['step']} on every rank{more}: bars bear the names of stages and units, narrow ones the names' last part")
     return made
 
 
 def _computing(rank: dict[str, Any], row: float) -> Iterator[Span]:
     for action in rank["actions"]:
         if action["kind"] not in NOT_COMPUTED and action["end_s"] > action["begin_s"]:
-            yield Span(row, action["begin_s"], action["end_s"], SPAN_OF_ACTION.get(action["kind"], "other"), (action["label"],))
+            yield Span(row, action["begin_s"], action["end_s"], SPAN_OF_ACTION.get(action["kind"], "other"), _labels(action["label"]))
 
 
 def _communicating(rank: dict[str, Any], row: float) -> Iterator[Span]:
@@ -46,4 +46,10 @@ def _communicating(rank: dict[str, Any], row: float) -> Iterator[Span]:
     lane = lanes((each["begin_s"], each["end_s"]) for each in found)
     count = max(lane, default=0) + 1
     for each, number in zip(found, lane, strict=True):
-        yield Span(row - 0.42 + 0.84 * (number + 0.5) / count, each["begin_s"], each["end_s"], each["op"], (each["unit"],), 0.84 / count)
+        middle = row - 0.42 + 0.84 * (number + 0.5) / count
+        yield Span(middle, each["begin_s"], each["end_s"], each["op"], _labels(each["unit"]), 0.84 / count)
+
+
+def _labels(name: str) -> tuple[str, ...]:
+    """`h.3`, or where that has no room `3`."""
+    return name, name.rpartition(".")[2]

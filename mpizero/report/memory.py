@@ -66,7 +66,7 @@ def draw_memory(trace: dict[str, Any]) -> Figure:
     handles.append(axes.hlines(planned, range(len(actions)), range(1, len(actions) + 1), color=BLACK, linewidth=2))
     labels.append("planned model states")
     handles.append(axes.stairs([row["peak_bytes"] / unit for row in actions], baseline=None, color=BLACK, linewidth=0.6))
-    labels.append("most during the action")
+    labels.append("peak within the action")
     if drawn:
         handles.append(axes.axhline(capacity / unit, color=VERMILLION, linestyle=(0, (6, 2, 1, 2)), linewidth=1.6))
         labels.append(f"capacity {in_units(capacity)}")
@@ -76,7 +76,7 @@ def draw_memory(trace: dict[str, Any]) -> Figure:
     axes.set_ylabel(f"live on rank {rank['rank']}, {name}")
     axes.set_title(_title(trace, rank, actions, "" if drawn else _beyond(capacity, peak)))
     _mark_phases(axes, actions, inches)
-    legend(made, handles, labels, columns=6)
+    legend(made, handles, labels)
     return made
 
 

@@ -28,10 +28,11 @@ td.no { color: #a33d00; font-weight: bold; } summary { cursor: pointer; font-siz
 CAPTIONS = {
     "loss": "Loss and global norm of the gradient at every step; the norm on a logarithmic scale where it varies more than 20-fold.",
     "memory": "Each area is one kind of memory, as the ledger counted it after each action. Black bars: the model states as "
-              "planned from the same list of actions. The thin line is the most that was live during the action.",
+              "planned from the same list of actions. The thin line is the peak within the action, temporaries included.",
     "traffic": "What each rank sent, by op, as the traffic log counted it. Black bars: where the plan says that each part ends.",
     "gantt": "Measured: what each rank computed, and the collectives that it was in, waiting for others included. To zoom in, open "
-             "perfetto.json in ui.perfetto.dev or chrome://tracing; it also holds memory counters and an arrow for every message.",
+             "perfetto.json in ui.perfetto.dev or chrome://tracing; it also holds memory counters and an arrow for every message (but those "
+             "that would run back in time, where clocks of hosts differ).",
 }
 
 

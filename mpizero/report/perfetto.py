@@ -14,7 +14,9 @@ from mpizero.report.memory import model_states
 from mpizero.report.spans import NOT_COMPUTED, lanes
 
 COMPUTE, COMMUNICATION = 1, 100  # thread ids; 101 and on where several collectives are under way at once
-INSIDE = 0.001  # microseconds before its end, at which a slice is still open: the viewers count in nanoseconds
+# Microseconds. The viewers count whole nanoseconds and cut off the rest: a slice ends one early, so that none runs into the next, and an
+# arrow ends while its slice is surely open.
+EARLY, INSIDE = 0.001, 0.003
 Event = dict[str, Any]
 Message = dict[str, Any]  # an item of a collective's sends or arrivals
 
@@ -22,7 +24,8 @@ Message = dict[str, Any]  # an item of a collective's sends or arrivals
 def perfetto(trace: dict[str, Any]) -> dict[str, Any]:
     """trace.json as events, sorted by time, in microseconds. `ConfigError` if sends and arrivals do not match."""
     slices = {rank["rank"]: _collective_slices(rank) for rank in trace["ranks"]}
-    arrows = [arrow for pair in _messages(trace["ranks"], slices) if (arrow := _arrow(*pair))]
+    messages = list(_messages(trace["ranks"], slices))
+    arrows = [arrow for message in messages if (arrow := _arrow(*message))]
     timed = [event for rank in trace["ranks"] for event in (*_compute_slices(rank), *slices[rank["rank"]], *_counters(rank))]
     for number, (start, finish) in enumerate(arrows, 1):
         timed += [start | {"id": number}, finish | {"id": number}]
@@ -30,6 +33,7 @@ def perfetto(trace: dict[str, Any]) -> dict[str, Any]:
     timed.sort(key=lambda event: (event["ts"], order.index(event["ph"])))
     names = [event for rank in trace["ranks"] for event in _names(rank, slices[rank["rank"]])]
     about = {key: trace[key] for key in ("step", "stage", "model", "dtype", "world_size", "capacity")}
+    about |= {"messages": len(messages), "messages_without_arrow": len(messages) - len(arrows)}
     return {"traceEvents": names + timed, "displayTimeUnit": "ms", "otherData": about}
 
 
@@ -48,7 +52,8 @@ def _names(rank: dict[str, Any], collectives: Iterable[Event]) -> Iterator[Event
 
 def _slice(rank: int, thread: int, name: str, category: str, span: dict[str, Any], **args: Any) -> Event:
     begin, end = _microseconds(span["begin_s"]), _microseconds(span["end_s"])
-    return {"ph": "X", "name": name, "cat": category, "pid": rank, "tid": thread, "ts": begin, "dur": round(end - begin, 3), "args": args}
+    duration = max(round(end - begin - EARLY, 3), 0.0)
+    return {"ph": "X", "name": name, "cat": category, "pid": rank, "tid": thread, "ts": begin, "dur": duration, "args": args}
 
 
 def _microseconds(seconds: float) -> float:

@@ -19,15 +19,15 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 INCHES = 9.0  # of axes, unless what they show needs more
-BLACK, GREY, LIGHT = "#000000", "#999999", "#e6e6e6"
+BLACK, DARK, GREY, LIGHT = "#000000", "#444444", "#999999", "#e6e6e6"
 ORANGE, SKY, GREEN, YELLOW, BLUE, VERMILLION, PURPLE = "#e69f00", "#56b4e9", "#009e73", "#f0e442", "#0072b2", "#d55e00", "#cc79a7"
 
 # Stacked in this order, from below: neighbours differ in lightness too.
 MEMORY_COLORS = {"param": BLUE, "optim": SKY, "grad": VERMILLION, "unsharded_param": GREEN, "unsharded_grad": ORANGE, "grad_fp32": PURPLE,
-                 "activation": YELLOW, "workspace": GREY}
+                 "activation": YELLOW, "workspace": DARK}
 MODEL_STATE = tuple(MEMORY_COLORS)[:6]
 SPAN_COLORS = {"forward": SKY, "backward": BLUE, "update": GREEN, "all_gather": ORANGE, "reduce_scatter": VERMILLION, "all_reduce": PURPLE,
-               "other": GREY}
+               "agree": DARK, "other": "#d9d9d9"}
 
 SETTINGS: Any = {
     "font.family": "sans-serif", "font.sans-serif": ["DejaVu Sans"], "font.size": 9, "axes.titlesize": 10, "axes.titlelocation": "left",

@@ -50,9 +50,13 @@ def _columns(axes: Axes, rows: list[dict[str, Any]], names: list[str], unit: flo
     below = [0.0] * len(rows)
     for op in names:
         heights = [row["by_op"].get(op, 0) / unit for row in rows]
-        axes.bar(range(len(rows)), heights, 0.7, bottom=below, color=SPAN_COLORS.get(op, GREY), edgecolor="white", linewidth=0.5)
+        axes.bar(range(len(rows)), heights, 0.7, bottom=below, color=_color(op), edgecolor="white", linewidth=0.5)
         below = [base + height for base, height in zip(below, heights, strict=True)]
-    return [swatch(SPAN_COLORS.get(op, GREY)) for op in names]
+    return [swatch(_color(op)) for op in names]
+
+
+def _color(op: str) -> str:
+    return SPAN_COLORS.get(op, SPAN_COLORS["other"])
 
 
 def _planned_ends(rows: list[dict[str, Any]], planned: list[str], unit: float) -> list[list[float]]:

@@ -1,0 +1,126 @@
+"""Reading a log: what is whole is read as it is, and everything else gets one sentence that says where and what to do."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from mpizero.errors import ConfigError
+from mpizero.report.log import read_log
+from tests.report.sample import sample, write_log
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return write_log(tmp_path / "log", ranks=2, units=3, steps=4, skipped=(0,))
+
+
+def test_a_whole_log(folder):
+    steps, summary, trace = sample(ranks=2, units=3, steps=4, skipped=(0,))
+    log = read_log(folder)
+    assert (log.steps, log.summary, log.trace) == (steps, json.loads(json.dumps(summary)), json.loads(json.dumps(trace)))
+    assert log.steps[0]["grad_norm"] is None
+
+
+def test_a_run_that_has_not_ended(folder):
+    (folder / "summary.json").unlink()
+    (folder / "trace.json").unlink()
+    log = read_log(folder)
+    assert len(log.steps) == 4 and log.summary is None and log.trace is None
+    (folder / "steps.jsonl").write_text("")
+    assert read_log(folder).steps == []
+
+
+def test_numbers_that_json_has_not_are_null(folder):
+    lines = (folder / "steps.jsonl").read_text().replace('"grad_norm": null', '"grad_norm": NaN').splitlines()
+    (folder / "steps.jsonl").write_text("\n".join(lines) + "\n")
+    assert "NaN" in lines[0] and read_log(folder).steps[0]["grad_norm"] is None
+
+
+def change(*path, to):
+    """A function that sets the place `path` of a JSON value; `to` ... removes it."""
+    def apply(value):
+        for key in path[:-1]:
+            value = value[key]
+        if to is ...:
+            del value[path[-1]]
+        else:
+            value[path[-1]] = to
+    return apply
+
+
+SPAN = ("ranks", 1, "actions", 2)
+COLLECTIVE = ("ranks", 1, "collectives", 0)
+
+
+@pytest.mark.parametrize("file, edit, words", [
+    ("summary.json", change("memory", to=...), "summary.json: the key 'memory' is missing"),
+    ("summary.json", change("memory", 1, "peak", to=...), "memory[1]: the key 'peak' is missing"),
+    ("summary.json", change("psi", to="many"), "psi must be a whole number, not a string"),
+    ("summary.json", change("psi", to=True), "psi must be a whole number, not true or false"),
+    ("summary.json", change("traffic", 0, "by_op", to={"all_gather": 1.5}), "by_op: all_gather must be a whole number, not a number"),
+    ("summary.json", change("units", to={}), "units must be a list, not an object"),
+    ("summary.json", change("eval_loss", to="good"), "eval_loss must be a whole number"),
+    ("trace.json", change("capacity", to="much"), "capacity must be a whole number"),
+    ("trace.json", change("ranks", to=[]), "the ranks must be 0 to 1 in order"),
+    ("trace.json", change("ranks", 1, "rank", to=0), "the ranks must be 0 to 1 in order"),
+    ("trace.json", change("world_size", to=3), "the ranks must be 0 to 2 in order"),
+    ("trace.json", change(*SPAN, "live", to=...), "ranks[1]: actions[2]: the key 'live' is missing"),
+    ("trace.json", change(*SPAN, "begin_s", to=None), "begin_s must be a whole number, not null"),
+    ("trace.json", change(*SPAN, "end_s", to=-1.0), "rank 1: Forward(0, mb=0) ends before it begins"),
+    ("trace.json", change(*COLLECTIVE, "end_s", to=-1.0), "rank 1: all_gather ends before it begins"),
+    ("trace.json", change(*COLLECTIVE, "sends", 0, "to", to=7), "rank 1 talks to rank 7, which does not exist"),
+    ("trace.json", change(*COLLECTIVE, "arrivals", 0, "from", to=-1), "rank 1 talks to rank -1, which does not exist"),
+])
+def test_files_of_another_shape(folder, file, edit, words):
+    value = json.loads((folder / file).read_text())
+    edit(value)
+    (folder / file).write_text(json.dumps(value))
+    with pytest.raises(ConfigError) as error:
+        read_log(folder)
+    assert words in str(error.value) and file in str(error.value) and "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("file", ["steps.jsonl", "summary.json", "trace.json"])
+@pytest.mark.parametrize("text, words", [
+    (b'{"step": 3, "lo', "is not whole JSON"),
+    (b"", "is not whole JSON"),
+    (b"\xff\xfe", "is not text"),
+    (b"[" * 100_000, "JSON that no run wrote"),
+    (b"9" * 5000, "JSON that no run wrote"),
+    (b"3", "must be an object, not a whole number"),
+    (b'{"step": 1e999}', ""),
+])
+def test_files_that_are_cut_or_not_json(folder, file, text, words):
+    (folder / file).write_bytes(text + b"\n")
+    with pytest.raises(ConfigError) as error:
+        read_log(folder)
+    assert words in str(error.value) and file in str(error.value) and len(str(error.value)) < 400
+
+
+def test_a_line_is_named(folder):
+    with (folder / "steps.jsonl").open("a") as file:
+        file.write('{"step": 4, "loss": 0.9')
+    with pytest.raises(ConfigError, match=r"steps.jsonl, line 5 is not whole JSON"):
+        read_log(folder)
+
+
+def test_numbers_beyond_all(folder):
+    text = (folder / "trace.json").read_text()
+    (folder / "trace.json").write_text(text.replace('"end_s": 0.0,', '"end_s": 1e999,', 1))
+    with pytest.raises(ConfigError, match="end_s is beyond any number"):
+        read_log(folder)
+
+
+def test_folders_that_are_none(tmp_path):
+    with pytest.raises(ConfigError, match="nowhere does not exist: give the folder"):
+        read_log(tmp_path / "nowhere")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError, match="file is not a folder"):
+        read_log(tmp_path / "file")
+    with pytest.raises(ConfigError, match="is not a training log: it has no steps.jsonl"):
+        read_log(tmp_path)
+    (tmp_path / "steps.jsonl").mkdir()
+    with pytest.raises(ConfigError, match=r"steps.jsonl cannot be read: Is a directory"):
+        read_log(tmp_path)

@@ -1,0 +1,142 @@
+"""The page: whole, self-contained, nothing in it taken for HTML that is not ours; and the tables that it shares with --json."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from html.parser import HTMLParser
+
+import pytest
+
+from mpizero.report.html import Markup, element, void
+from mpizero.report.log import Log, read_log
+from mpizero.report.page import page, show
+from mpizero.report.tables import tables
+from tests.report.sample import sample, write_log
+
+SVG = b"<svg xmlns='http://www.w3.org/2000/svg'/>"
+VOID = {"meta", "img"}
+
+
+class Reader(HTMLParser):
+    """Checks that every element is closed in its turn, and keeps what a browser would show or load."""
+
+    def __init__(self, text: str):
+        super().__init__()
+        self.open, self.elements, self.texts, self.loaded = [], [], [], []
+        self.feed(text)
+        assert not self.open
+
+    def handle_starttag(self, tag, attrs):
+        self.elements.append(tag)
+        self.loaded += [value for key, value in attrs if key in ("src", "href", "srcset", "action", "background", "data")]
+        assert not [key for key, _ in attrs if key.startswith("on")]
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        if not self.open or self.open[-1] != "style":
+            self.texts.append(data)
+
+
+def log_of(folder="log", **options) -> Log:
+    steps, summary, trace = sample(**options)
+    return Log(folder, steps, summary, trace)
+
+
+def read(log: Log, figures=("loss", "memory", "traffic", "gantt")) -> Reader:
+    return Reader(page(log, dict.fromkeys(figures, SVG), tables(log)))
+
+
+@pytest.mark.parametrize("options", [{"ranks": 1, "units": 3}, {"ranks": 16, "units": 40, "shards": 4}], ids=str)
+def test_the_page_needs_nothing_else(options):
+    reader = read(log_of(**options))
+    assert reader.elements.count("img") == 4 and reader.loaded == [f"data:image/svg+xml;base64,{base64.b64encode(SVG).decode()}"] * 4
+    assert not {"script", "link", "iframe", "object", "base", "form"} & set(reader.elements)
+    assert ("mlp, stage 3, 1 rank" if options["ranks"] == 1 else "mlp, stage 3, 16 ranks") in reader.texts
+    text = "\n".join(reader.texts)
+    assert "Bytes of model states equal their plan on every rank; bytes sent equal their plan on every rank; replicas are equal." in text
+    assert len(re.findall("^NO$", text, re.MULTILINE)) == 50  # of the 50 steps, none was skipped
+
+
+def test_what_stands_in_a_log_is_never_html():
+    log = log_of(ranks=2, units=3)
+    evil = "</style></title><script>alert(1)</script>\"'&<img src=x onerror=alert(1)>"
+    log.summary.update(model=evil, weights_sha256=evil, mismatches=[evil])
+    log.summary["traffic"][0]["by_op"][evil] = 3
+    for rank in log.trace["ranks"]:
+        rank["host"] = evil
+        for row in rank["actions"]:
+            row.update(action=evil, label=evil, live={**row["live"], evil: 2})
+        for each in rank["collectives"]:
+            each.update(op=evil, group=evil, unit=evil)
+    reader = read(log)
+    assert "script" not in reader.elements and reader.elements.count("img") == 4 and sum(evil in text for text in reader.texts) > 10
+
+
+def test_elements_escape():
+    assert element("p", "a<b", Markup("<b>"), title='"x"') == '<p title="&quot;x&quot;">a&lt;b<b></p>'
+    assert element("td", class_="no") == '<td class="no"></td>' and void("meta", http_equiv="x") == '<meta http-equiv="x">'
+
+
+def test_disagreement_is_said():
+    log = log_of(ranks=2, units=3)
+    log.summary["memory"] = [dict(row) for row in log.summary["memory"]]
+    log.summary["memory"][1]["peak"] += 2
+    log.summary["traffic"] = [dict(row) for row in log.summary["traffic"]]
+    log.summary["traffic"][0]["steps_off_plan"] = 1
+    log.summary.update(replicas_equal=False, mismatches=["unit 3: ranks 0 and 1"])
+    text = "\n".join(read(log).texts)
+    assert "Bytes of model states DIFFER from their plan; bytes sent DIFFER from their plan; replicas DIFFER." in text
+    assert "unit 3: ranks 0 and 1" in text
+    found = {table.name: table.rows for table in tables(log)}
+    assert [row["equal"] for row in found["memory"]] == [True, False] and [row["equal"] for row in found["traffic"]] == [False, True]
+
+
+def test_what_is_missing_is_said(tmp_path):
+    folder = write_log(tmp_path / "a <log>", ranks=1, units=3, steps=2)
+    (folder / "summary.json").unlink()
+    (folder / "trace.json").unlink()
+    reader = read(read_log(folder), figures=("loss",))
+    text = "\n".join(reader.texts)
+    assert "Training log a <log>" in text and "has no summary.json" in text and "has no trace.json" in text and "2 steps" in text
+    (folder / "steps.jsonl").write_text("")
+    assert "No step has ended yet" in "\n".join(read(read_log(folder), figures=()).texts)
+
+
+def test_tables_are_the_logs():
+    log = log_of(ranks=4, units=5, steps=3, skipped=(1,))
+    found = {table.name: table for table in tables(log)}
+    assert list(found) == ["run", "memory", "traffic", "time", "units", "collectives", "actions", "steps"]
+    for table in found.values():
+        assert table.rows and all(set(row) == set(table.columns) for row in table.rows)
+    json.dumps([table.rows for table in found.values()], allow_nan=False)
+    assert [row["value"] for row in found["run"].rows][:6] == ["mlp", "3", "float16", 4, "1 x 4", 5]
+    assert found["steps"].rows == log.steps
+    assert found["memory"].rows[2]["peak"] == found["memory"].rows[2]["planned_peak"] == log.summary["memory"][2]["peak"]
+    traffic, plan = found["traffic"].rows[3], log.summary["traffic"][3]["planned_by_op"]
+    assert (traffic["all_gather"], traffic["planned_reduce_scatter"], traffic["agree"]) == (plan["all_gather"], plan["reduce_scatter"], 192)
+    assert traffic["sent_bytes_per_step"] == sum(plan.values()) == traffic["planned_sent_bytes_per_step"]
+
+
+def test_tables_of_time_add_up():
+    log = log_of(ranks=4, units=5, accumulation=2)
+    found = {table.name: table.rows for table in tables(log)}
+    for row, rank in zip(found["time"], log.trace["ranks"], strict=True):
+        parts = [row[key] for key in ("forward", "backward", "update", "collectives", "rest")]
+        assert sum(parts) == pytest.approx(row["step"]) and min(parts) > -1e-9
+        assert row["collectives"] == pytest.approx(sum(1e3 * (each["end_s"] - each["begin_s"]) for each in rank["collectives"]))
+    assert sum(row["forward"] for row in found["units"]) == pytest.approx(sum(row["forward"] for row in found["time"]) / 4)
+    collectives = {row["op"]: row for row in found["collectives"]}
+    assert {op: row["bytes_sent"] for op, row in collectives.items()} == log.summary["traffic"][0]["planned_by_op"]
+    assert collectives["all_gather"]["calls"] == 20 and collectives["reduce_scatter"]["messages"] == 30
+    assert found["actions"][-1]["planned"] == found["memory"][0]["at_rest"]
+    assert [row["action"] for row in found["actions"]] == [row["action"] for row in log.trace["ranks"][0]["actions"]]
+
+
+def test_numbers_as_people_read_them():
+    assert [show(value) for value in (None, 1234567, 12345.6, 0.000123456, 3.0, "x")] == ["-", "1,234,567", "12,346", "0.0001235", "3", "x"]

@@ -1,0 +1,149 @@
+"""The trace, by the rules of the Trace Event Format and of its viewers."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+
+import pytest
+
+from mpizero.errors import ConfigError
+from mpizero.report.perfetto import perfetto
+from tests.report.sample import sample
+
+RUNS = {"1 rank": {"ranks": 1, "units": 3}, "4 ranks": {"ranks": 4, "units": 5},
+        "hybrid": {"ranks": 6, "units": 4, "shards": 3, "accumulation": 2}, "stage 0": {"ranks": 3, "units": 3, "stage": "0"}}
+
+
+def check(events: list[dict], ranks: int) -> dict[str, list[dict]]:
+    """Assert what holds for any trace; returns the events by phase."""
+    by_phase = defaultdict(list)
+    for event in events:
+        by_phase[event["ph"]].append(event)
+    assert set(by_phase) <= set("MXCsf") and {event["pid"] for event in events} == set(range(ranks))
+    timed = [event for event in events if event["ph"] != "M"]
+    assert [event["ts"] for event in timed] == sorted(event["ts"] for event in timed) and events[:len(by_phase["M"])] == by_phase["M"]
+    check_slices(by_phase["X"])
+    check_arrows(by_phase)
+    names = {(event["pid"], event["tid"]): event["args"]["name"] for event in by_phase["M"] if event["name"] == "thread_name"}
+    assert {(event["pid"], event["tid"]) for event in by_phase["X"]} <= set(names)
+    assert {names[rank, thread] for rank in range(ranks) for thread in (1, 100)} == {"compute", "communication"}
+    processes = [event["args"]["name"] for event in by_phase["M"] if event["name"] == "process_name"]
+    assert [name.split(" on ")[0] for name in processes] == [f"rank {rank}" for rank in range(ranks)]
+    assert {event["pid"] for event in by_phase["C"]} == set(range(ranks))
+    assert all(type(value) is int and value >= 0 for event in by_phase["C"] for value in event["args"].values())
+    return by_phase
+
+
+def check_slices(slices: list[dict]) -> None:
+    """On one track they follow each other; the viewers would cut or drop those that cross."""
+    tracks = defaultdict(list)
+    for event in slices:
+        assert event["dur"] >= 0 and event["ts"] >= 0
+        tracks[event["pid"], event["tid"]].append(nanoseconds(event))
+    for spans in tracks.values():
+        assert all(end <= begin for (_, end), (begin, _) in zip(spans, spans[1:], strict=False))
+
+
+def check_arrows(by_phase: dict[str, list[dict]]) -> None:
+    """Each has one start and one later finish, each within an open slice of its own track."""
+    starts, finishes = ({event["id"]: event for event in by_phase[phase]} for phase in "sf")
+    assert len(starts) == len(by_phase["s"]) == len(by_phase["f"]) and set(starts) == set(finishes)
+    for number, start in starts.items():
+        finish = finishes[number]
+        assert start["ts"] <= finish["ts"] and start["pid"] != finish["pid"] and finish["bp"] == "e"
+        assert (start["name"], start["cat"]) == (finish["name"], finish["cat"])
+        assert len([slice for end in (start, finish) for slice in by_phase["X"] if within(end, slice)]) == 2
+
+
+def within(event: dict, slice: dict) -> bool:
+    begin, end = nanoseconds(slice)
+    return (event["pid"], event["tid"]) == (slice["pid"], slice["tid"]) and begin <= int(1000 * event["ts"]) < end
+
+
+def nanoseconds(slice: dict) -> tuple[int, int]:
+    """Begin and end as Perfetto reads them: whole nanoseconds, the rest cut off."""
+    begin = int(1000 * slice["ts"])
+    return begin, begin + int(1000 * slice["dur"])
+
+
+@pytest.mark.parametrize("options", RUNS.values(), ids=RUNS)
+def test_every_trace_keeps_the_rules(options):
+    _, _, trace = sample(**options)
+    data = json.loads(json.dumps(perfetto(trace)))
+    by_phase = check(data["traceEvents"], options["ranks"])
+    collectives = [each for rank in trace["ranks"] for each in rank["collectives"]]
+    assert len(by_phase["s"]) == data["otherData"]["messages"] == sum(len(each["sends"]) for each in collectives)
+    assert data["otherData"]["messages_without_arrow"] == 0
+    assert sum(event["args"]["bytes"] for event in by_phase["s"]) == sum(each["bytes_sent"] for each in collectives)
+    assert len([event for event in by_phase["X"] if event["tid"] >= 100]) == len(collectives)
+    assert data["otherData"]["stage"] == trace["stage"] and data["displayTimeUnit"] == "ms"
+
+
+def test_times_and_counters_of_one_rank():
+    _, _, trace = sample(ranks=2, units=3)
+    events = perfetto(trace)["traceEvents"]
+    forward = next(row for row in trace["ranks"][1]["actions"] if row["action"] == "Forward(1, mb=0)")
+    (slice,) = [event for event in events if event["name"] == "Forward(1, mb=0)" and event["pid"] == 1]
+    assert (slice["ts"], slice["dur"]) == pytest.approx((1e6 * forward["begin_s"], 1e6 * (forward["end_s"] - forward["begin_s"])), abs=3e-3)
+    assert slice["args"]["label"] == "s1" and slice["args"]["peak_bytes"] == forward["peak_bytes"] and slice["tid"] == 1
+    counters = [event["args"] for event in events if event["pid"] == 1 and event["name"] == "memory (bytes)"]
+    assert counters == [row["live"] for row in trace["ranks"][1]["actions"]]
+    states = [event["args"] for event in events if event["pid"] == 1 and event["name"] == "model states (bytes)"]
+    planned = [sum(row["planned_live"].values()) for row in trace["ranks"][1]["actions"]]
+    assert states == [{"counted": nbytes, "planned": nbytes} for nbytes in planned]
+    shown = {event["name"].split("(")[0] for event in events if event["ph"] == "X" and event["tid"] == 1}
+    assert shown == {"Forward", "Backward", "Reshard", "OptimStep", "FreeGrad"}
+    assert {event["name"] for event in events if event.get("tid") == 100 and event["ph"] == "X"} == {
+        f"{op} s{unit}" for op in ("all_gather", "reduce_scatter") for unit in range(3)}
+
+
+def test_arrows_join_the_send_to_its_arrival():
+    """Rank r sends to r + 1, so each arrow does; the k-th of a collective ends at the k-th arrival."""
+    _, _, trace = sample(ranks=3, units=3)
+    by_phase = check(perfetto(trace)["traceEvents"], 3)
+    finishes = {event["id"]: event for event in by_phase["f"]}
+    assert {(event["pid"], finishes[event["id"]]["pid"]) for event in by_phase["s"]} == {(0, 1), (1, 2), (2, 0)}
+    first = [event for event in by_phase["s"] if event["pid"] == 0][:2]
+    gather = trace["ranks"][0]["collectives"][0], trace["ranks"][1]["collectives"][0]
+    assert [event["ts"] for event in first] == pytest.approx([1e6 * send["begin_s"] for send in gather[0]["sends"]], abs=1e-3)
+    assert [finishes[event["id"]]["ts"] for event in first] == pytest.approx([1e6 * row["end_s"] for row in gather[1]["arrivals"]], abs=1e-3)
+
+
+def test_collectives_at_one_time_have_tracks_of_their_own():
+    _, _, trace = sample(ranks=2, units=3)
+    first, second = trace["ranks"][0]["collectives"][:2]
+    second["begin_s"] = first["begin_s"]
+    by_phase = check(perfetto(trace)["traceEvents"], 2)
+    assert [event["args"]["name"] for event in by_phase["M"] if event["tid"] == 101 and event["name"] == "thread_name"] == ["communication 2"]
+    assert len([event for event in by_phase["X"] if (event["pid"], event["tid"]) == (0, 101)]) == 1
+
+
+@pytest.mark.parametrize("seconds", [-1e-5, 1e-5, -1.0, 1.0])
+def test_clocks_of_hosts_that_differ(seconds):
+    """An arrow that would go back in time is bent as far as its slices allow, or left out."""
+    _, _, trace = sample(ranks=2, units=3)
+    rank = trace["ranks"][1]
+    for row in (*rank["actions"], *rank["collectives"]):
+        row["begin_s"], row["end_s"] = row["begin_s"] + seconds + 1, row["end_s"] + seconds + 1
+        for message in (*row.get("sends", ()), *row.get("arrivals", ())):
+            message.update({key: value + seconds + 1 for key, value in message.items() if key.endswith("_s")})
+    for row in (*trace["ranks"][0]["actions"], *trace["ranks"][0]["collectives"]):
+        row["begin_s"], row["end_s"] = row["begin_s"] + 1, row["end_s"] + 1
+        for message in (*row.get("sends", ()), *row.get("arrivals", ())):
+            message.update({key: value + 1 for key, value in message.items() if key.endswith("_s")})
+    data = perfetto(trace)
+    arrows = check(data["traceEvents"], 2)["s"]
+    assert len(arrows) + data["otherData"]["messages_without_arrow"] == data["otherData"]["messages"]
+    assert {event["pid"] for event in arrows} == ({0, 1} if abs(seconds) < 1 else {0} if seconds > 0 else {1})
+
+
+def test_messages_that_were_lost():
+    _, _, trace = sample(ranks=2, units=3)
+    trace["ranks"][1]["collectives"][0]["arrivals"].pop()
+    with pytest.raises(ConfigError, match=r"in all_gather of s0 \(forward\) rank 0 sent 1 messages to 1, but 0 came"):
+        perfetto(trace)
+    _, _, trace = sample(ranks=2, units=3)
+    trace["ranks"][1]["collectives"][0]["sends"].clear()
+    with pytest.raises(ConfigError, match="rank 1 sent 0 messages to 0, but 1 came"):
+        perfetto(trace)
