@@ -25,7 +25,7 @@ def draw_gantt(trace: dict[str, Any]) -> Figure:
               for track in (_computing(rank, PITCH * index), _communicating(rank, PITCH * index + 1))]
     inches = chart_inches(max(map(len, tracks)))
     made, (axes,) = figure(inches + 1.2, 1.2 + TRACK_INCHES * (rows[-1] + 1.2))
-    draw_spans(axes, [span for track in tracks for span in track], finish, inches)
+    draw_spans(made, axes, [span for track in tracks for span in track], finish, inches)
     axes.set_yticks(rows, [name for rank in ranks for name in (f"rank {rank['rank']}  compute", "comm.")], fontsize=7.5)
     axes.set_ylim(rows[-1] + 0.6, -0.6)
     axes.hlines([row - PITCH / 2 + 0.5 for row in rows[2::2]], 0, 1, transform=axes.get_yaxis_transform(), color=LIGHT, linewidth=0.8)

@@ -31,8 +31,8 @@ CAPTIONS = {
               "planned from the same list of actions. The thin line is the peak within the action, temporaries included.",
     "traffic": "What each rank sent, by op, as the traffic log counted it. Black bars: where the plan says that each part ends.",
     "gantt": "Measured: what each rank computed, and the collectives that it was in, waiting for others included. To zoom in, open "
-             "perfetto.json in ui.perfetto.dev or chrome://tracing; it also holds memory counters and an arrow for every message (but those "
-             "that would run back in time, where clocks of hosts differ).",
+             "perfetto.json in ui.perfetto.dev or chrome://tracing; it also holds memory counters and an arrow for every message (but "
+             "those that would run back in time, where clocks of hosts differ).",
 }
 
 

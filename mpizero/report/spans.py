@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import TYPE_CHECKING
 
 from mpizero.report.style import GREY, INCHES, SPAN_COLORS, legend, second_unit, swatch, text_color, text_inches
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 LABEL_POINTS = 7
 TRACK_INCHES = 0.32  # height of a row
@@ -33,7 +35,7 @@ class Span:
     height: float = 0.84
 
 
-def draw_spans(axes: Axes, spans: Sequence[Span], finish: float, inches: float) -> None:
+def draw_spans(made: Figure, axes: Axes, spans: Sequence[Span], finish: float, inches: float) -> None:
     """Draw on axes of so many inches that end at `finish` seconds, with names for the time axis and the legend below."""
     from matplotlib.collections import PolyCollection
     factor, unit = second_unit(finish)
@@ -47,18 +49,16 @@ def draw_spans(axes: Axes, spans: Sequence[Span], finish: float, inches: float) 
     axes.grid(axis="x", color=GREY, alpha=0.3, linewidth=0.5)
     axes.set_xlabel(f"time since the step began ({unit})")
     used = {name: color for name, color in SPAN_COLORS.items() if color in colors}
-    figure = axes.get_figure(root=True)
-    assert figure is not None
-    legend(figure, [swatch(color) for color in used.values()], used, columns=7)
+    legend(made, [swatch(color) for color in used.values()], used, columns=7)
 
 
 def _write_label(axes: Axes, span: Span, factor: float, color: str, room: float) -> None:
-    """The first label that fits level, else the first that fits upright, else none. room: inches of the bar's width."""
+    """The first label that fits, level rather than upright. room: inches of the bar's width."""
     high = span.height * TRACK_INCHES
-    for width, height, rotation in ((room, high, 0), (high, room, 90)):
-        label = next((text for text in span.labels if text and text_inches(text, LABEL_POINTS) < width), None)
-        if label and height > 1.2 * LABEL_POINTS / 72:
-            text = axes.text(factor * (span.begin + span.end) / 2, span.row, label, rotation=rotation, color=text_color(color),
+    for label, upright in product(filter(None, span.labels), (False, True)):
+        width, height = (high, room) if upright else (room, high)
+        if text_inches(label, LABEL_POINTS) < width and 1.2 * LABEL_POINTS / 72 < height:
+            text = axes.text(factor * (span.begin + span.end) / 2, span.row, label, rotation=90 * upright, color=text_color(color),
                              ha="center", va="center", fontsize=LABEL_POINTS)
             text.set_in_layout(False)  # it lies inside its bar, and there may be thousands
             return
@@ -78,4 +78,4 @@ def lanes(intervals: Iterable[tuple[float, float]]) -> list[int]:
 
 def chart_inches(bars: int) -> float:
     """Width of a chart whose fullest row has so many bars: room for labels, within reason."""
-    return min(max(INCHES, 0.17 * bars), 30.0)
+    return min(max(INCHES, 0.2 * bars), 30.0)

@@ -31,7 +31,7 @@ def draw_timeline(timeline: Timeline) -> Figure:
     spans = [_span(event) for event in timeline.events]
     inches = chart_inches(max((sum(span.row == row for span in spans) for row in ROWS.values()), default=0))
     made, (axes,) = figure(inches + 1.2, 1.2 + 2.2 * TRACK_INCHES)
-    draw_spans(axes, spans, timeline.finish, inches)
+    draw_spans(made, axes, spans, timeline.finish, inches)
     axes.set_yticks(list(ROWS.values()), list(ROWS))
     axes.set_ylim(1.6, -0.6)
     factor, unit = second_unit(timeline.finish)
