@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 import difflib
 import json
+import math
+import os
 import tomllib
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -54,12 +56,14 @@ def train_config(parser: argparse.ArgumentParser, argv: Sequence[str]) -> TrainC
 
 def _toml_flags(path: Path) -> list[str]:
     """The file's keys as command-line flags."""
+    if path.exists() and not path.is_file():
+        raise ConfigError(f"--config {path} is not a regular file: name a TOML file")
     try:
         values = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigError(f"--config {path} cannot be read: {error.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"--config {path} is not TOML: {error}") from None
+    except (ValueError, RecursionError) as error:  # not TOML, not UTF-8, or numbers and nesting beyond Python's limits
+        raise ConfigError(f"--config {path} is not TOML: {' '.join(str(error).split())[:200]}") from None
     flags = []
     for key, value in values.items():
         if key not in FLAGS:
@@ -67,7 +71,7 @@ def _toml_flags(path: Path) -> list[str]:
             cure = f"did you mean {near[0]!r}?" if near else f"keys are {', '.join(FLAGS)}"
             raise ConfigError(f"--config {path}: unknown key {key!r}: {cure}")
         is_switch = "action" in FLAGS[key].metadata
-        if isinstance(value, bool) != is_switch or not isinstance(value, bool | int | float | str):
+        if isinstance(value, bool) != is_switch or not isinstance(value, bool | int | float | str) or "\0" in str(value)[:4096]:
             raise ConfigError(f"--config {path}: {key} = {value!r} must be {'true or false' if is_switch else 'a number or a string'}")
         if not is_switch:
             flags.append(f"--{key}={value}")
@@ -86,11 +90,26 @@ def check_writable(flag: str, path: str | Path | None) -> None:
 
 
 def write_json(path: str | Path, data: Any) -> None:
-    """`data` as JSON; a `ConfigError` if the file cannot be written."""
+    """`data` as JSON, which replaces the file whole or not at all; a `ConfigError` if it cannot be written."""
+    text, part = json.dumps(finite(data), indent=1, allow_nan=False) + "\n", f"{path}.part"
     try:
-        Path(path).write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
+        if Path(path).exists() and not Path(path).is_file():  # a device or a pipe cannot be replaced
+            Path(path).write_text(text, encoding="utf-8")
+        else:
+            Path(part).write_text(text, encoding="utf-8")
+            os.replace(part, path)
     except OSError as error:
+        Path(part).unlink(missing_ok=True)
         raise ConfigError(f"{path} cannot be written: {error.strerror}") from None
+
+
+def finite(data: Any) -> Any:
+    """`data` with None for numbers that JSON does not have: NaN and the infinities."""
+    if isinstance(data, dict):
+        return {key: finite(value) for key, value in data.items()}
+    if isinstance(data, list | tuple):
+        return [finite(value) for value in data]
+    return None if isinstance(data, float) and not math.isfinite(data) else data
 
 
 def speaker(rank: int) -> Callable[[str], None]:

@@ -10,7 +10,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TextIO
 
-from mpizero.cli import Parser, add_train_flags, check_writable, speaker, together, train_config, write_json
+from mpizero.cli import Parser, add_train_flags, check_writable, finite, speaker, together, train_config, write_json
 from mpizero.dist import run_main, start
 from mpizero.dtypes import ITEMSIZE
 from mpizero.engine.config import TrainConfig
@@ -98,7 +98,7 @@ def _tell(job: Job, record: StepRecord, log: TextIO | None) -> None:
     if job.world.rank:
         return
     total = job.config.value("steps")
-    bar = sys.stderr.isatty()
+    bar = sys.stderr is not None and sys.stderr.isatty()
     if bar:
         sys.stderr.write("\r\033[K")  # the line of the bar
     print(line(record, f"{_target(job)}s"), flush=True)
@@ -107,9 +107,15 @@ def _tell(job: Job, record: StepRecord, log: TextIO | None) -> None:
         sys.stderr.write(f"[{'#' * done:<40}] {record.step + 1}/{total}" if record.step + 1 < total else "")
         sys.stderr.flush()
     if log is not None:
-        row = {key: None if value != value else value for key, value in asdict(record).items()}  # JSON has no NaN
-        log.write(json.dumps(row) + "\n")
+        _append(log, json.dumps(finite(asdict(record)), allow_nan=False) + "\n")
+
+
+def _append(log: TextIO, text: str) -> None:
+    try:
+        log.write(text)
         log.flush()
+    except OSError as error:
+        raise ConfigError(f"--log {log.name} cannot be written: {error.strerror}") from None
 
 
 def _target(job: Job) -> str:

@@ -95,6 +95,9 @@ def test_config_file(launch, tmp_path):
     ("steps = [1]", "must be a number or a string"),
     ("steps = ", "is not TOML"),
     ('steps = "many"', "--steps"),
+    ("steps = " + "9" * 5000, "is not TOML"),
+    ("a = " + "[" * 20000, "is not TOML"),
+    ('json = "a\\u0000b"', "must be a number or a string"),
 ])
 def test_bad_config_file(launch, tmp_path, text, words):
     (tmp_path / "run.toml").write_text(text)
@@ -106,6 +109,9 @@ def test_bad_config_file(launch, tmp_path, text, words):
     (("--stpes", "4"), "--stpes"),
     (("--steps", "-1"), "--steps -1 is impossible: it must be at least 0"),
     (("--batch-size", "0"), "--batch-size 0"),
+    (("--hidden", "9" * 400), "below 2^40"),
+    (("--hidden", "10000000"), "the host has no room"),
+    (("--device-memory", ""), "'' is not a size"),
     (("--lr", "nan"), "--lr nan"),
     (("--clip", "0"), "--clip 0.0"),
     (("--warmup", "60"), "--warmup 60 is longer than --steps 50"),
@@ -134,6 +140,28 @@ def test_mistakes_that_need_ranks_are_said_once(launch, tmp_path):
     x[7, 3] = np.nan
     np.savez(tmp_path / "nan.npz", x=x, y=np.zeros(40, np.int64))
     assert "row 7" in sentence(launch(2, *TRAIN, "--data", tmp_path / "nan.npz"))
+
+
+def test_streams_that_are_closed_do_not_matter(launch, tmp_path):
+    program = "import os, sys; os.close({}); os.execv(sys.executable, [sys.executable, '-m', 'mpizero.train', *sys.argv[1:]])"
+    for descriptor in (1, 2):
+        path = tmp_path / f"{descriptor}.json"
+        end = launch(None, "-c", program.format(descriptor), "--steps", "1", "--json", path)
+        assert end.status == 0 and json.loads(path.read_text())["psi"] == 32_656, end.output
+    assert launch(None, "-c", program.format(2), "--stage", "9").status == 2
+
+
+def test_json_has_no_nan(launch, tmp_path):
+    """Diverged: not a number is null, and the file is whole."""
+    end = launch(None, *TRAIN, "--steps", "4", "--lr", "1e9", "--json", tmp_path / "s.json", "--log", tmp_path)
+    assert end.status == 0, end.output
+    for text in ((tmp_path / "s.json").read_text(), *(tmp_path / "steps.jsonl").read_text().splitlines()):
+        json.loads(text, parse_constant=pytest.fail)
+    assert None in json.loads((tmp_path / "s.json").read_text())["losses"] + [json.loads((tmp_path / "s.json").read_text())["eval_loss"]]
+
+
+def test_a_full_disk_gets_a_sentence(launch):
+    assert "cannot be written: No space left on device" in sentence(launch(None, *TRAIN, *QUICK, "--json", "/dev/full"))
 
 
 def test_help_is_printed_once_with_an_example(launch):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zipfile
 import zlib
 from pathlib import Path
 
@@ -28,7 +27,7 @@ class ArrayData(Dataset):
         x, y = _read(self.path)
         self._check_shapes(x, y, inputs)
         self._check_values(x, y, classes)
-        self.x, self.y = x.astype(np.float32), y.astype(np.int64)
+        self.x, self.y = x.astype(np.float32, order="C"), y.astype(np.int64, order="C")
         self.inputs = x.shape[1]
         self.classes = classes if classes is not None else int(y.max()) + 1
         self.eval_size = max(1, len(y) // 10)
@@ -87,15 +86,19 @@ class ArrayData(Dataset):
 
 def _read(path: Path) -> tuple[np.ndarray, np.ndarray]:
     """The arrays x and y of a .npz file. Never unpickles: a data file must not run code."""
-    if not path.exists():
-        raise DataError(f"--data {path} does not exist: {_CURE}, or leave --data away for the teacher task")
+    if not path.is_file():
+        what = "is not a regular file" if path.exists() else "does not exist"
+        raise DataError(f"--data {path} {what}: {_CURE}, or leave --data away for the teacher task")
     try:
         with np.load(path, allow_pickle=False) as stored:
             missing = [name for name in ("x", "y") if name not in stored.files]
             if missing:
                 raise DataError(f"{path} lacks {' and '.join(missing)} (it holds {', '.join(stored.files) or 'nothing'}): {_CURE}")
-            return stored["x"], stored["y"]
+            x, y = stored["x"], stored["y"]
     except DataError:
         raise
-    except (OSError, ValueError, EOFError, AttributeError, TypeError, zipfile.BadZipFile, zlib.error) as error:
-        raise DataError(f"{path} cannot be read as a .npz file of plain numbers ({error}): {_CURE}") from None
+    except Exception as error:  # whatever a damaged file makes NumPy and zipfile stumble over
+        raise DataError(f"{path} cannot be read as a .npz file of plain numbers ({' '.join(str(error).split())[:200]}): {_CURE}") from None
+    if not (isinstance(x, np.ndarray) and isinstance(y, np.ndarray)):
+        raise DataError(f"{path}: x and y are not both NumPy arrays: {_CURE}")
+    return x, y

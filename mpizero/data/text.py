@@ -142,7 +142,9 @@ def _join(files: list[Path]) -> np.ndarray:
     parts = []
     for file in files:
         try:
-            parts.append(file.read_bytes())
+            parts.append(np.frombuffer(file.read_bytes(), np.uint8))
         except OSError as error:
             raise DataError(f"the file {file} cannot be read ({error.strerror}): {_GRANT}") from None
-    return np.frombuffer(b"".join(parts), np.uint8)
+        except MemoryError:
+            raise DataError(f"the file {file} does not fit into memory: {_CURE}") from None
+    return parts[0] if len(parts) == 1 else np.concatenate([np.empty(0, np.uint8), *parts])

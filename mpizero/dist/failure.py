@@ -8,7 +8,9 @@ for ranks that do not come. A rank that has given up waiting tells nobody, since
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import io
 import os
 import signal
 import sys
@@ -56,6 +58,9 @@ def run_main(main: Callable[[], int | None]) -> NoReturn:
     A MpizeroError becomes one line on standard error and exit status 2: rank 0's if all ranks raise the same class, else that of the
     rank that failed. Any other exception prints its traceback with its rank and ends the job with status 1. sys.exit is honoured.
     """
+    for stream in (sys.stdout, sys.stderr):  # a name that the terminal cannot show is no reason to fail
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     try:
         status, text = main() or 0, ""
     except SystemExit as error:
@@ -80,6 +85,9 @@ def _fail(error: BaseException) -> NoReturn:
         _leave(error.args[0], "", "another rank's reason")
     if isinstance(error, KeyboardInterrupt):
         _abort(INTERRUPTED)
+    if isinstance(error, BrokenPipeError):  # whoever read our output has enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        _abort(BUG)
     _say(_traceback(error))
     _abort(BUG)
 
@@ -183,7 +191,7 @@ def _traceback(error: BaseException) -> str:
 
 
 def _say(text: str) -> None:
-    """One write, so that lines of ranks do not mix."""
-    sys.stdout.flush()
-    sys.stderr.write(text)
-    sys.stderr.flush()
+    """One write, so that lines of ranks do not mix. Streams that are closed or full must not keep a rank from leaving."""
+    for act in (lambda: sys.stdout.flush(), lambda: sys.stderr.write(text), lambda: sys.stderr.flush()):
+        with contextlib.suppress(OSError, ValueError, AttributeError):
+            act()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
@@ -77,8 +76,8 @@ class TrainConfig:
                 raise ConfigError(f"{flag(name)} is a size of --model {other}, not of --model {self.model}: leave it out, or choose that model")
         for name, (holds, rule) in RULES.items():
             value = self.value(name)
-            if value is not None and not (math.isfinite(value) and holds(value)):
-                raise ConfigError(f"{flag(name)} {value} is impossible: it must be {rule}")
+            if value is not None and not (abs(value) < LARGEST and holds(value)):  # a NaN is not below
+                raise ConfigError(f"{flag(name)} {value} is impossible: it must be {rule}, and below 2^40")
         if self.warmup is not None and self.warmup > self.value("steps"):
             raise ConfigError(f"--warmup {self.warmup} is longer than --steps {self.value('steps')}: shorten it")
         if self.stage == "0" and self.shard_size not in (None, 1):
@@ -91,6 +90,7 @@ def _at_least(bound: int) -> tuple[Callable[[float], bool], str]:
 
 
 _POSITIVE: tuple[Callable[[float], bool], str] = (lambda value: value > 0, "above 0")
+LARGEST = 2**40  # beyond it no size, number of steps or rate means anything
 RULES: Mapping[str, tuple[Callable[[float], bool], str]] = {
     **{name: _at_least(1) for name in (*SIZES, "batch_size", "accumulation", "shard_size", "limit_all_gathers")},
     **{name: _at_least(0) for name in ("steps", "warmup", "weight_decay", "check_replicas", "seed")},

@@ -64,7 +64,7 @@ def prepare(config: TrainConfig, world: Group, *, model: Model | None = None, po
     debug: fill new and freed storage with NaN.
     """
     config.check()
-    ledger = Ledger(parse_bytes(config.device_memory) if config.device_memory else None, debug)
+    ledger = Ledger(None if config.device_memory is None else parse_bytes(config.device_memory), debug)
     log = TrafficLog(timed=config.log is not None)
     world = world.using(log=log, mem=ledger)
     shards = 1 if config.stage == "0" else config.shard_size or world.size

@@ -73,7 +73,10 @@ class Ledger:
     def empty(self, shape: int | tuple[int, ...], dtype: npt.DTypeLike, kind: str) -> np.ndarray:
         """A new uninitialised array, counted under `kind` and the current unit until it dies."""
         self._admit(math.prod(shape) if isinstance(shape, tuple) else shape, np.dtype(dtype), kind)
-        array = np.empty(shape, dtype)
+        try:
+            array = np.empty(shape, dtype)
+        except (MemoryError, ValueError, OverflowError):
+            raise OutOfDeviceMemory(f"the host has no room for {shape} elements of {np.dtype(dtype)} ({kind}): use a smaller model or batch") from None
         if self.debug:
             _poison(array)
         return self._count(array, kind)

@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import os
+import zipfile
+
 import numpy as np
 import pytest
 
@@ -156,3 +159,32 @@ def test_load(path):
     stored(path, inputs=32, classes=16)
     data = load("mlp", path, seed=5)
     assert isinstance(data, ArrayData) and data.seed == 5 and "23" not in data.describe() and "21 rows" in data.describe()
+
+
+def test_any_memory_order(tmp_path):
+    x, y = np.random.default_rng(0).standard_normal((40, 32)), np.arange(80)[::2] % 16
+    for name, stored in (("c", x), ("fortran", np.asfortranarray(x))):
+        np.savez(tmp_path / f"{name}.npz", x=stored, y=y)
+    first, second = (ArrayData(tmp_path / f"{name}.npz", seed=1) for name in ("c", "fortran"))
+    assert first.fingerprint == second.fingerprint and np.array_equal(first.x, second.x)
+
+
+def test_not_a_regular_file(tmp_path):
+    os.mkfifo(tmp_path / "pipe.npz")
+    for path in (tmp_path / "pipe.npz", tmp_path):
+        with pytest.raises(DataError, match="is not a regular file"):
+            ArrayData(path)
+
+
+def test_members_that_are_no_arrays(tmp_path):
+    """A member that is no array, and a header that promises more than there is."""
+    with zipfile.ZipFile(tmp_path / "raw.npz", "w") as archive:
+        archive.writestr("x.npy", b"no magic")
+        archive.writestr("y.npy", b"no magic")
+    with zipfile.ZipFile(tmp_path / "huge.npz", "w") as archive:
+        header = b"{'descr': '<f4', 'fortran_order': False, 'shape': (10000000000000000000000, 32), }".ljust(117) + b"\n"
+        archive.writestr("x.npy", b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header)
+        archive.writestr("y.npy", b"no magic")
+    for name in ("raw", "huge"):
+        with pytest.raises(DataError, match=f"{name}.npz"):
+            ArrayData(tmp_path / f"{name}.npz")
