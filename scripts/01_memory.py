@@ -111,7 +111,7 @@ def table_2() -> Demo:
                 100 * states.largest_difference(cells), "%"),
         between("What really ran with P_os at MP 1 is below the theory, for activations, buffers and fragments take room", source,
                 None, by[1, "1"], states.TABLE_2_MEASURED[1], "billion parameters", how="published"),
-    ], table(["MP x N_d", *[f"{NAMES[stage]}: ours, paper" for stage in "0123"], "ran (P_os)"], rows) + "\nbillions of parameters",
+    ], table(["MP x N_d", *[NAMES[stage] for stage in "0123"], "ran (P_os)"], rows) + "\nbillions of parameters: ours, the paper's",
         data={"cells": [vars(cell) for cell in cells]})
 
 

@@ -143,7 +143,7 @@ def bytes_sent(runs: Runs) -> Demo:
 def forgotten_gather(runs: Runs) -> Demo:
     """Demo 4."""
     from meshes import run_without
-    right, wrong, source = runs.of("2"), run_without(runs.world, "2", AllGatherParam), "lecture 4.3"
+    right, wrong, source = runs.of("2"), run_without(runs.world, "2", STEPS, AllGatherParam), "lecture 4.3"
     found = bool(wrong["mismatches"]) and right["replicas_equal"]
     rows = [[name, summary["losses"][-1], summary["eval_loss"], summary["replicas_equal"]]
             for name, summary in (("right", right), ("without the all-gather after the update", wrong))]

@@ -66,7 +66,7 @@ class Demo:
 
 def equal(text: str, source: str, claimed: Values, found: Values, unit: str = "", how: str = "computed") -> Claim:
     """To the last bit."""
-    return Claim(text, source, _say(claimed, unit), _say(found, unit), claimed == found, how)
+    return Claim(text, source, _say(claimed, unit), _say(found, unit), bool(claimed == found), how)
 
 
 def rounds_to(text: str, source: str, claimed: str, found: float, unit: str = "", how: str = "computed") -> Claim:
@@ -81,7 +81,8 @@ def between(text: str, source: str, low: float | None, high: float | None, found
     """At least `low`, at most `high`; None: no bound."""
     words = {(False, False): f"{_say(low)} to {_say(high, unit)}", (False, True): f"at least {_say(low, unit)}",
              (True, False): f"at most {_say(high, unit)}"}[low is None, high is None]
-    return Claim(text, source, words, _say(found, unit), (low is None or low <= found) and (high is None or found <= high), how)
+    agrees = (low is None or low <= found) and (high is None or found <= high)
+    return Claim(text, source, words, _say(found, unit), bool(agrees), how)
 
 
 def holds(text: str, source: str, claimed: str, found: str, agrees: bool, how: str = "computed") -> Claim:

@@ -118,10 +118,10 @@ def peak_of(world: Group, stage: str, action: Action) -> dict[str, int]:
     return next(done.live for done in job.executor.timeline if done.action == action)
 
 
-def run_without(world: Group, stage: str, forgotten: type) -> dict[str, Any]:
+def run_without(world: Group, stage: str, steps: int, forgotten: type) -> dict[str, Any]:
     """A run that leaves out every action of a kind in the update, past the validator. stale: the share of each rank's parameters that
     keep their initial value, of those that other ranks own."""
-    job = prepare(replace(MLP, stage=stage), world)
+    job = prepare(replace(MLP, stage=stage, steps=steps), world)
     lists = replace(job.lists, update=[action for action in job.lists.update if not isinstance(action, forgotten)])
     refused = ""
     try:
