@@ -121,7 +121,7 @@ def counted_traffic(by_op: Mapping[str, Mapping[str, int]], psi: int) -> Figure:
         axes.text(column, bottom + 0.04, f"{bottom:g}", ha="center")
     for volume in (2, 3):
         axes.axhline(0.75 * volume, color=GREY, linestyle="--", linewidth=1, zorder=0)
-        axes.text(len(by_op) - 0.55, 0.75 * volume, f"{volume} psi (N-1)/N", va="center", color=BLACK)
+        axes.text(len(by_op) - 0.6, 0.75 * volume + 0.03, f"{volume} psi (N-1)/N", va="bottom", color=BLACK)
     axes.set_xticks(range(len(by_op)), [label.replace(", ", ",\n") for label in by_op])
     axes.set_xlim(-0.5, len(by_op) + 0.25)
     axes.set_ylim(0, 2.6)
