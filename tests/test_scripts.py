@@ -193,7 +193,8 @@ def test_the_report_of_a_claim_that_does_not_come_out(load, tmp_path):
         (tmp_path / f"{name}.json").write_text((tmp_path / "01_memory.json").read_text())
     assert report.main([str(tmp_path)]) == 1
     text = (tmp_path / "report.md").read_text()
-    assert "**8 claims, 4 agree.**" in text and text.count("| one \\| two | source | 1 | computed: 2 | **NO** |") == 4
+    assert "**8 claims, 4 agree.**" in text and "No figures: matplotlib is not installed" in text
+    assert text.count("| one \\| two | source | 1 | computed: 2 | **NO** |") == 4
 
 
 # -- the parts --------------------------------------------------------------------------------------------------------------
