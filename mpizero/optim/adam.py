@@ -15,7 +15,6 @@ the same bits.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -50,14 +49,6 @@ class Adam:
             raise ConfigError(f"weight_decay {self.weight_decay} cannot be used: it must be finite and at least 0; try 0.01, or 0 for none")
 
 
-class Decayed(NamedTuple):
-    """A range of elements of a flat slice and the hyperparameters it is updated with (a weight-decay group)."""
-
-    start: int
-    stop: int
-    hyper: Adam
-
-
 class _Scalars(NamedTuple):
     """A step's constants, computed in Python floats (float64) and rounded to float32 once: arrays (), NumPy's fastest operand."""
 
@@ -79,32 +70,20 @@ def adam_update(hyper: Adam, master: np.ndarray, exp_avg: np.ndarray, exp_avg_sq
     from 1; skipped steps do not count.
     Memory: one float32 gradient block of min(block, n) elements (`GRAD_FP32`) and one like it (`WORKSPACE`) during the call.
     """
-    whole = [Decayed(0, master.size, hyper)]
-    adam_update_ranges(whole, master, exp_avg, exp_avg_sq, grad, lr=lr, step=step, factor=factor, mem=mem, out=out, block=block)
-
-
-def adam_update_ranges(ranges: Sequence[Decayed], master: np.ndarray, exp_avg: np.ndarray, exp_avg_sq: np.ndarray, grad: np.ndarray, *,
-                       lr: float, step: int, factor: float, mem: Allocator, out: np.ndarray | None = None,
-                       block: int = UPDATE_BLOCK) -> None:
-    """As `adam_update`, with hyperparameters per range of elements: weight-decay groups inside a flat slice.
-
-    Elements outside every range are left alone, `out` included (frozen). Ranges must not overlap.
-    """
     assert step >= 1 and block >= 1, (step, block)
     assert all(array.shape == (master.size,) and array.dtype == np.float32 for array in (master, exp_avg, exp_avg_sq))
     assert grad.shape == master.shape and (out is None or out.shape == master.shape)
     g_block = mem.empty(min(block, master.size), np.float32, GRAD_FP32)
     t_block = mem.empty(min(block, master.size), np.float32, WORKSPACE)
+    scalars = _scalars(hyper, lr, step, factor)
     with np.errstate(over="ignore"):  # where a gradient's square overflows, the moment is infinite and the update 0, as in PyTorch
-        for first, stop, hyper in ranges:
-            scalars = _scalars(hyper, lr, step, factor)
-            for start in range(first, stop, block):
-                part = slice(start, min(start + block, stop))
-                g, t = g_block[: part.stop - start], t_block[: part.stop - start]
-                _load(g, grad[part], scalars.factor)
-                _update_block(hyper, scalars, master[part], exp_avg[part], exp_avg_sq[part], g, t)
-                if out is not None:
-                    _store(out[part], master[part], g, t)
+        for start in range(0, master.size, block):
+            part = slice(start, min(start + block, master.size))
+            g, t = g_block[: part.stop - start], t_block[: part.stop - start]
+            _load(g, grad[part], scalars.factor)
+            _update_block(hyper, scalars, master[part], exp_avg[part], exp_avg_sq[part], g, t)
+            if out is not None:
+                _store(out[part], master[part], g, t)
 
 
 def _scalars(hyper: Adam, lr: float, step: int, factor: float) -> _Scalars:

@@ -1,6 +1,6 @@
 """Norms of flat gradients, and the clipping coefficient.
 
-Every function looks at one flat range. A global norm is the sum (or maximum) over the ranges that together hold each element
+Every function looks at one flat range. A global norm is the sum over the ranges that together hold each element
 exactly once: a rank's shards for sharded gradients, and not the same element on every replica (pytorch#72548). Padding must be
 left out.
 """
@@ -33,14 +33,6 @@ def sum_of_squares(flat: np.ndarray, mem: Allocator) -> float:
             np.copyto(block, part)
             total += float(np.dot(block, block))
     return total
-
-
-def largest_magnitude(flat: np.ndarray) -> float:
-    """max |x|, the infinity norm of a flat array; 0.0 when empty; NaN if there is one."""
-    if not flat.size:
-        return 0.0
-    low, high = float(flat.min()), float(flat.max())
-    return high if math.isnan(high) else max(high, -low)
 
 
 def clip_coefficient(total_norm: float, max_norm: float) -> float:

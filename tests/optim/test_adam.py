@@ -15,7 +15,7 @@ from mpizero.dtypes import numpy_dtype
 from mpizero.errors import ConfigError
 from mpizero.layout.flat import UPDATE_BLOCK
 from mpizero.memory import GRAD_FP32, WORKSPACE, Ledger, Uncounted
-from mpizero.optim import Adam, Decayed, adam_update, adam_update_ranges
+from mpizero.optim import Adam, adam_update
 
 MEM = Uncounted()
 HYPERS = [Adam(), Adam((0.8, 0.95), eps=1e-6), Adam(betas=(0.0, 0.0)), Adam(weight_decay=0.1), Adam(weight_decay=0.1, decoupled=False)]
@@ -103,38 +103,6 @@ def test_no_bit_depends_on_the_split(data):
             adam_update(hyper, *(x[a:b] for x in split), g[a:b], out=out_split[a:b], block=block, **args)
     assert all(a.tobytes() == b.tobytes() for a, b in zip((*whole, out_whole), (*split, out_split), strict=True))
     assert out_whole.tobytes() == whole[0].astype(np.float16).tobytes()
-
-
-@pytest.mark.parametrize("shards", [1, 2, 3, 4])
-def test_weight_decay_groups_survive_sharding(shards):
-    """A group's boundary falls inside a shard; every element keeps its own decay."""
-    n, boundary = 100, 37
-    decayed, plain = Adam(weight_decay=0.3), Adam()
-    tw, tm, tv = ([float(x) for x in array] for array in state(n))
-    sharded = state(n)
-    for t, g in enumerate(grads(n, 4), start=1):
-        for part, hyper in ((slice(0, boundary), decayed), (slice(boundary, n), plain)):
-            columns = [x[part] for x in (tw, tm, tv)]
-            textbook(hyper, *columns, [float(x) for x in g[part]], 1e-2, t)
-            for whole, column in zip((tw, tm, tv), columns, strict=True):
-                whole[part] = column
-        size = -(-n // shards)
-        for lo in range(0, n, size):
-            hi = min(lo + size, n)
-            groups = ((0, boundary, decayed), (boundary, n, plain))
-            ranges = [Decayed(max(a, lo) - lo, min(b, hi) - lo, hyper) for a, b, hyper in groups if max(a, lo) < min(b, hi)]
-            adam_update_ranges(ranges, *(x[lo:hi] for x in sharded), g[lo:hi], lr=1e-2, step=t, factor=1.0, mem=MEM, block=16)
-    np.testing.assert_allclose(sharded[0], tw, rtol=0, atol=2e-6)
-
-
-def test_elements_outside_all_ranges_stay():
-    arrays = state(10)
-    before = [x.copy() for x in arrays]
-    out = np.full(10, 7, np.float16)
-    adam_update_ranges([Decayed(3, 6, Adam())], *arrays, np.ones(10, np.float32), lr=1e-2, step=1, factor=1.0, mem=MEM, out=out)
-    keep = np.r_[0:3, 6:10]
-    assert all(np.array_equal(a[keep], b[keep]) for a, b in zip(arrays, before, strict=True)) and (out[keep] == 7).all()
-    assert not np.isin(arrays[0][3:6], before[0]).any() and (out[3:6] != 7).all()
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
