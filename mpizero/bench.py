@@ -90,7 +90,8 @@ def run_step(options: Any) -> int:
         print(f"{world.library}, {world.size} ranks; MLP of width {options.hidden}, {options.batch_size} samples a rank, {options.dtype}; "
               f"medians of {options.repeat}")
         print(table(("stage", "step ms", "arithmetic ms", "beyond it ms", "of the step in rings ms", "step / arithmetic"),
-                    [(row.stage, row.step_s * 1e3, row.arithmetic_s * 1e3, (row.step_s - row.arithmetic_s) * 1e3, row.rings_s * 1e3, row.step_s / row.arithmetic_s)
+                    [(row.stage, row.step_s * 1e3, row.arithmetic_s * 1e3, (row.step_s - row.arithmetic_s) * 1e3, row.rings_s * 1e3,
+                      row.step_s / row.arithmetic_s)
                      for row in rows]), flush=True)
         if options.json:
             write_json(options.json, {"rows": [asdict(row) for row in rows]})

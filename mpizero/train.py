@@ -79,8 +79,10 @@ def line(record: StepRecord, what: str) -> str:
 def proof(summary: dict[str, Any]) -> str:
     """The tables at the end: counted bytes beside planned ones, rank by rank."""
     memory, traffic = summary["memory"], summary["traffic"]
-    states = table(["rank", "at rest: param", "optim", "after backward", "plan", "equal", "formula", "peak", "plan", "equal", "activations", "device peak"],
-                   [[rank, row["by_kind"]["param"]["at_rest"], row["by_kind"]["optim"]["at_rest"], row["after_backward"], row["planned_after_backward"],
+    states = table(["rank", "at rest: param", "optim", "after backward", "plan", "equal", "formula", "peak", "plan", "equal",
+                    "activations", "device peak"],
+                   [[rank, row["by_kind"]["param"]["at_rest"], row["by_kind"]["optim"]["at_rest"], row["after_backward"],
+                     row["planned_after_backward"],
                      row["after_backward"] == row["planned_after_backward"], row["formula_after_backward"], row["peak"], row["planned_peak"],
                      row["peak"] == row["planned_peak"], row["activation_peak"], row["device_peak"]] for rank, row in enumerate(memory)])
     ops = sorted({op for row in traffic for op in row["by_op"]})

@@ -41,7 +41,8 @@ Row = dict[str, Any]
 def main(argv: Sequence[str] | None = None) -> int:
     """Status 0 if every claim holds, 1 if one does not."""
     parser = Parser(prog="python -m mpizero.verify", description=__doc__, epilog=EXAMPLE)
-    parser.add_argument("--model", choices=list(MODELS), default="mlp", help="mlp: 5 layers, float16, 50 steps (mlp); gpt: a small GPT, float32, 6 steps")
+    parser.add_argument("--model", choices=list(MODELS), default="mlp",
+                        help="mlp: 5 layers, float16, 50 steps (mlp); gpt: a small GPT, float32, 6 steps")
     parser.add_argument("--json", metavar="FILE", help="write every row of the proof to this file")
     options = parser.parse_args(sys.argv[1:] if argv is None else argv)
     config, world = MODELS[options.model], start()
@@ -170,21 +171,22 @@ def _all_true(row: Row) -> bool:
 
 # -- what rank 0 prints -------------------------------------------------------------------------------------------------
 
+COUNTED = {
+    "after backward": "after_backward", "= plan": "bytes_equal_plan", "= formula": "bytes_equal_formula", "peak": "peak",
+    "sent a step": "sent", "sent = plan": "traffic_equals_plan", "sent = formula": "traffic_equals_formula", "messages": "messages",
+    "replicas equal": "replicas_equal",
+}
+
 
 def show_stages(rows: list[Row]) -> str:
-    return table(["stage", "weights = dp", "moments = dp", "losses = dp", "after backward", "= plan", "= formula", "peak", "sent a step", "= plan", "= formula",
-                  "messages", "replicas equal"],
-                 [[row["stage"], row["weights_equal_dp"], row["moments_equal_dp"], row["losses_equal_dp"], row["after_backward"], row["bytes_equal_plan"],
-                   row["bytes_equal_formula"], row["peak"], row["sent"], row["traffic_equals_plan"], row["traffic_equals_formula"], row["messages"],
-                   row["replicas_equal"]] for row in rows])
+    columns = {"stage": "stage", "weights = dp": "weights_equal_dp", "moments = dp": "moments_equal_dp", "losses = dp": "losses_equal_dp", **COUNTED}
+    return table(list(columns), [[row[key] for key in columns.values()] for row in rows])
 
 
 def show_hybrids(rows: list[Row]) -> str:
-    return "\n" + table(["hybrid: stage", "replicas", "shards", "weights = dp", "after backward", "= plan", "= formula", "peak", "sent a step", "= plan",
-                         "= formula", "replicas equal"],
-                        [[row["stage"], row["ranks"] // row["shard_size"], row["shard_size"], row.get("weights_equal_dp", "-"), row["after_backward"],
-                          row["bytes_equal_plan"], row["bytes_equal_formula"], row["peak"], row["sent"], row["traffic_equals_plan"],
-                          row["traffic_equals_formula"], row["replicas_equal"]] for row in rows])
+    return "\n" + table(["hybrid: stage", "replicas", "shards", "weights = dp", *COUNTED],
+                        [[row["stage"], row["ranks"] // row["shard_size"], row["shard_size"], row.get("weights_equal_dp", "-"),
+                          *(row[key] for key in COUNTED.values())] for row in rows])
 
 
 def show_whole(rows: list[Row]) -> str:

@@ -21,11 +21,13 @@ def test_the_whole_proof(world):
     if world.rank > 0:
         return  # rank 0 has all rows
     rows = proof["rows"]
-    assert {(row["ranks"], row["stage"]) for row in rows if row["row"] == "stage"} == {(n, s) for n in (1, 2, 3, 4) for s in ("0", "1", "1-allreduce", "2", "3")}
+    proven = {(row["ranks"], row["stage"]) for row in rows if row["row"] == "stage"}
+    assert proven == {(ranks, stage) for ranks in (1, 2, 3, 4) for stage in ("0", "1", "1-allreduce", "2", "3")}
     hybrid = next(row for row in rows if row["row"] == "hybrid" and (row["ranks"], row["stage"], row["shard_size"]) == (4, "3", 2))
     assert (hybrid["sent"], hybrid["after_backward"]) == (130_624, 8 * 32_656)
     fault = rows[-1]
-    assert fault["row"] == "fault" and fault["loss"] > 1.5 * fault["right_loss"] and fault["largest_difference"] > 0.05 and fault["checksums_detect_it"]
+    assert fault["row"] == "fault" and fault["checksums_detect_it"]
+    assert fault["loss"] > 1.5 * fault["right_loss"] and fault["largest_difference"] > 0.05
 
 
 def test_the_command_for_a_gpt(launch, tmp_path):

@@ -93,5 +93,6 @@ def _load_data(config: TrainConfig, world: Group) -> Dataset:
     prints = all_gather_values(world, np.array([data.fingerprint], dtype=np.float64), op="check", phase="start")[:, 0]
     different = [rank for rank in range(world.size) if prints[rank] != prints[0]]
     if different:
-        raise DataError(f"--data {config.data or '(default)'} holds something else on ranks {different} than on rank 0: give all hosts the same files")
+        raise DataError(f"--data {config.data or '(default)'} holds something else on ranks {different} than on rank 0: "
+                        "give all hosts the same files")
     return data

@@ -52,7 +52,8 @@ def _memory(job: Job, progress: Progress) -> dict[str, Any]:
     """Bytes of this rank: model states unless the key says otherwise."""
     plan, ledger = plan_memory(_ran(job, progress), job.geometry), job.ledger
     after = job.executor.after_backward
-    kinds = {name: {"at_rest": progress.at_rest.get(name, 0), "after_backward": after.get(name, 0), "peak": ledger.peak[name]} for name in ledger.live}
+    kinds = {name: {"at_rest": progress.at_rest.get(name, 0), "after_backward": after.get(name, 0), "peak": ledger.peak[name]}
+             for name in ledger.live}
     return {
         "after_backward": _model_state(after),
         "at_rest": _model_state(progress.at_rest),

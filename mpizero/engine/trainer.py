@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -114,6 +113,7 @@ def evaluate_loss(job: Job) -> float:
     """Mean loss over the held-out samples. Every rank runs equally many batches; missing samples weigh nothing."""
     loss, targets = 0.0, 0
     for samples in eval_batches(job.data.eval_size, job.config.batch_size, job.world.rank, job.world.size):
-        batch_loss, batch_targets = job.executor.run(job.lists.evaluate, batch=lambda mb, samples=samples: job.data.eval_batch(samples))  # type: ignore[misc]
+        batch = job.data.eval_batch(samples)
+        batch_loss, batch_targets = job.executor.run(job.lists.evaluate, batch=lambda mb, batch=batch: batch)  # type: ignore[misc]
         loss, targets = loss + batch_loss, targets + batch_targets
     return mean_loss(job.world, loss, targets)

@@ -132,7 +132,7 @@ class Unit:
         return self.layout.views(self._unsharded_grad)
 
     def _close_grad(self) -> Array:
-        """The unsharded gradient, complete: zero for parameters that no stage touched, and in the padding (which nothing may read: NaN in debug mode)."""
+        """The unsharded gradient, complete: zero for parameters that no stage touched, and in the padding (NaN in debug mode: nobody reads it)."""
         flat = self._unsharded_grad
         assert flat is not None, f"unit {self.layout.name} has no gradient to reduce"
         for name, view in self.layout.views(flat).items():

@@ -76,7 +76,8 @@ class Ledger:
         try:
             array = np.empty(shape, dtype)
         except (MemoryError, ValueError, OverflowError):
-            raise OutOfDeviceMemory(f"the host has no room for {shape} elements of {np.dtype(dtype)} ({kind}): use a smaller model or batch") from None
+            raise OutOfDeviceMemory(f"the host has no room for {shape} elements of {np.dtype(dtype)} ({kind}): "
+                                    "use a smaller model or batch") from None
         if self.debug:
             _poison(array)
         return self._count(array, kind)

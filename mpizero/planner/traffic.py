@@ -45,7 +45,9 @@ def formula_sent(geometry: Geometry, volume: int) -> int:
     """
     wrapping, shards, replicas = geometry.wrapping, geometry.shards, geometry.replicas
     uses = [sum(unit in stage.units for stage in wrapping.stages) for unit in range(len(wrapping.units))]
-    again = sum((used - 1) * unit.padded_numel for used, unit in zip(uses, wrapping.units, strict=True)) if geometry.placement.params is SHARDED else 0
+    again = 0
+    if geometry.placement.params is SHARDED:
+        again = sum((used - 1) * unit.padded_numel for used, unit in zip(uses, wrapping.units, strict=True))
     inside = (volume * wrapping.padded_numel + 2 * again) // shards * (shards - 1)
     across = 2 * (replicas - 1) * (wrapping.padded_numel // (shards * replicas))
     return geometry.itemsize * (inside + across)

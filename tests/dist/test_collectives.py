@@ -220,7 +220,6 @@ def test_a_skipped_addition_is_noticed(group, monkeypatch):
     assert not np.array_equal(flat, total(group, numel))
 
 
-
 def test_overflow_is_no_warning(group, recwarn):
     """It is expected with float16, and found by the check for non-finite gradients."""
     flat = np.full(50_000 * group.size, 60000, np.float16)

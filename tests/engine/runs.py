@@ -43,6 +43,6 @@ def run(config: TrainConfig, group: Group, **options) -> tuple[Job, Outcome]:
 
 def distance(here: Outcome, there: Outcome) -> float:
     """Largest relative difference, by norm for states and element by element for losses and norms."""
-    pairs = [(here.arrays(name), there.arrays(name)) for name in here.states] + [(np.array(here.losses), np.array(there.losses)),
-                                                                                  (np.array(here.norms), np.array(there.norms))]
+    pairs = [(here.arrays(name), there.arrays(name)) for name in here.states]
+    pairs += [(np.array(here.losses), np.array(there.losses)), (np.array(here.norms), np.array(there.norms))]
     return max(float(np.linalg.norm(a.astype(np.float64) - b) / np.linalg.norm(b)) for a, b in pairs)

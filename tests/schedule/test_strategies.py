@@ -16,7 +16,8 @@ def shown(*arguments, **options):
 
 def test_data_parallel():
     assert shown("0", chain((5, 7)), 4) == [
-        "Forward(0, mb=0)", "Forward(1, mb=0)", "Backward(1, mb=0)", "AllReduceGrad(1, replicate)", "Backward(0, mb=0)", "AllReduceGrad(0, replicate)",
+        "Forward(0, mb=0)", "Forward(1, mb=0)",
+        "Backward(1, mb=0)", "AllReduceGrad(1, replicate)", "Backward(0, mb=0)", "AllReduceGrad(0, replicate)",
         "OptimStep(0)", "OptimStep(1)", "FreeGrad(0)", "FreeGrad(1)"]
 
 
@@ -31,7 +32,8 @@ def test_stage_1_reduces_after_backward_and_stage_2_inside_it():
 def test_stage_3_gathers_and_frees_around_every_use():
     assert shown("3", chain((5, 7)), 4) == [
         "Unshard(0)", "Forward(0, mb=0)", "Reshard(0)", "Unshard(1)", "Forward(1, mb=0)", "Reshard(1)",
-        "Unshard(1)", "Backward(1, mb=0)", "Reshard(1)", "ReduceScatterGrad(1)", "Unshard(0)", "Backward(0, mb=0)", "Reshard(0)", "ReduceScatterGrad(0)",
+        "Unshard(1)", "Backward(1, mb=0)", "Reshard(1)", "ReduceScatterGrad(1)",
+        "Unshard(0)", "Backward(0, mb=0)", "Reshard(0)", "ReduceScatterGrad(0)",
         "OptimStep(0)", "OptimStep(1)", "FreeGrad(0)", "FreeGrad(1)"]
 
 
