@@ -87,38 +87,33 @@ def _counters(rank: dict[str, Any]) -> Iterator[Event]:
 
 
 def _messages(ranks: list[dict[str, Any]], slices: dict[int, list[Event]]) -> Iterator[tuple[Event, Message, Event, Message]]:
-    """(slice of the sender, send, slice of the receiver, arrival) for each message.
-
-    The n-th collective of a name on one rank is the n-th of that name on the others; in it, the k-th send to a peer is the peer's k-th
-    arrival.
-    """
+    """(slice of the sender, send, slice of the receiver, arrival) for each message: in collectives of one name, the k-th send to a peer is
+    the peer's k-th arrival."""
     arrivals = _mailboxes(ranks, slices, "arrivals")
     for key, sent in _mailboxes(ranks, slices, "sends").items():
-        came = arrivals.pop((key[1], key[0], *key[2:]), [])
+        came = arrivals.pop((key[1], key[0], key[2]), [])
         if len(sent) != len(came):
             _lost(key, len(sent), len(came))
         for (from_slice, send), (to_slice, arrival) in zip(sent, came, strict=True):
             yield from_slice, send, to_slice, arrival
     for key, came in arrivals.items():
-        _lost((key[1], key[0], *key[2:]), 0, len(came))
+        _lost((key[1], key[0], key[2]), 0, len(came))
 
 
 def _mailboxes(ranks: list[dict[str, Any]], slices: dict[int, list[Event]], side: str) -> dict[tuple, list[tuple[Event, Message]]]:
-    """{(rank, peer, name of the collective, how often that name was before): [(slice, message)]}."""
+    """{(rank, peer, name of the collective): [(slice, message)]}."""
     boxes: dict[tuple, list[tuple[Event, Message]]] = defaultdict(list)
     peer = {"sends": "to", "arrivals": "from"}[side]
     for rank in ranks:
-        seen: dict[tuple, int] = defaultdict(int)
         for each, event in zip(rank["collectives"], slices[rank["rank"]], strict=True):
             name = (each["op"], each["unit"], each["phase"], each["group"])
             for message in each[side]:
-                boxes[(rank["rank"], message[peer], name, seen[name])].append((event, message))
-            seen[name] += 1
+                boxes[rank["rank"], message[peer], name].append((event, message))
     return boxes
 
 
 def _lost(key: tuple, sent: int, came: int) -> None:
-    sender, receiver, (op, unit, phase, _), _ = key
+    sender, receiver, (op, unit, phase, _) = key
     where = f"{op} of {unit or 'no unit'} ({phase})"
     raise ConfigError(f"trace.json is not whole: in {where} rank {sender} sent {sent} messages to {receiver}, but {came} came: run again")
 

@@ -118,6 +118,14 @@ def test_phases_that_come_again_are_numbered():
     assert phases(rows) == [("forward 0", 0, 2), ("backward 0", 2, 3), ("forward 1", 3, 4), ("backward 1", 4, 5), ("update", 5, 6)]
 
 
+@pytest.mark.parametrize("microbatches, named", [(1, 4), (12, 26), (60, 61)])
+def test_names_of_many_phases_do_not_touch(microbatches, named):
+    figure = draw_memory(sample(ranks=1, units=3, stage="2", accumulation=microbatches)[2])
+    found = texts(figure)
+    names = [text for text, _, _ in found if text.startswith(("forward", "backward", "update", "zero_grad"))]
+    assert not overlaps(found) and len(names) == named
+
+
 def test_traffic_columns_and_plan():
     _, summary, _ = sample(ranks=3, units=4)
     summary["traffic"] = [dict(row, by_op=dict(row["by_op"])) for row in summary["traffic"]]
@@ -125,9 +133,10 @@ def test_traffic_columns_and_plan():
     summary["traffic"][1]["sent_bytes_per_step"] += 8000
     axes = draw_traffic(summary).axes[0]
     assert "ranks 1 differ from the plan" in axes.get_title(loc="left")
-    heights = [bar.get_height() * 1e3 for bar in axes.patches]
+    heights, bottoms = [bar.get_height() * 1e3 for bar in axes.patches], [bar.get_y() * 1e3 for bar in axes.patches]
     gather, scatter = (summary["traffic"][0]["planned_by_op"][op] for op in ("all_gather", "reduce_scatter"))
     assert np.allclose(heights, [gather, gather + 8000, gather] + [scatter] * 3 + [192] * 3)
+    assert np.allclose(bottoms, [0] * 3 + heights[:3] + [gather + scatter, gather + 8000 + scatter, gather + scatter])
     plan = next(lines for lines in axes.collections if isinstance(lines, LineCollection))
     assert np.allclose([segment[0][1] * 1e3 for segment in plan.get_segments()], [gather, gather + scatter] * 3)
 

@@ -25,7 +25,7 @@ def check(events: list[dict], ranks: int) -> dict[str, list[dict]]:
     timed = [event for event in events if event["ph"] != "M"]
     assert [event["ts"] for event in timed] == sorted(event["ts"] for event in timed) and events[:len(by_phase["M"])] == by_phase["M"]
     check_slices(by_phase["X"])
-    check_arrows(by_phase)
+    check_arrows(by_phase, events)
     names = {(event["pid"], event["tid"]): event["args"]["name"] for event in by_phase["M"] if event["name"] == "thread_name"}
     assert {(event["pid"], event["tid"]) for event in by_phase["X"]} <= set(names)
     assert {names[rank, thread] for rank in range(ranks) for thread in (1, 100)} == {"compute", "communication"}
@@ -46,15 +46,18 @@ def check_slices(slices: list[dict]) -> None:
         assert all(end <= begin for (_, end), (begin, _) in itertools.pairwise(spans))
 
 
-def check_arrows(by_phase: dict[str, list[dict]]) -> None:
+def check_arrows(by_phase: dict[str, list[dict]], events: list[dict]) -> None:
     """Each has one start and one later finish, each within an open slice of its own track."""
+    place = {id(event): index for index, event in enumerate(events)}
     starts, finishes = ({event["id"]: event for event in by_phase[phase]} for phase in "sf")
     assert len(starts) == len(by_phase["s"]) == len(by_phase["f"]) and set(starts) == set(finishes)
     for number, start in starts.items():
         finish = finishes[number]
         assert start["ts"] <= finish["ts"] and start["pid"] != finish["pid"] and finish["bp"] == "e"
         assert (start["name"], start["cat"]) == (finish["name"], finish["cat"])
-        assert len([slice for end in (start, finish) for slice in by_phase["X"] if within(end, slice)]) == 2
+        for end in (start, finish):
+            (slice,) = [slice for slice in by_phase["X"] if within(end, slice)]
+            assert place[id(slice)] < place[id(end)]  # the slice stands first, also where both begin together
 
 
 def within(event: dict, slice: dict) -> bool:
@@ -110,6 +113,14 @@ def test_arrows_join_the_send_to_its_arrival():
     assert [event["ts"] for event in first] == pytest.approx([1e6 * send["begin_s"] for send in gather[0]["sends"]], abs=1e-3)
     ends = [1e6 * row["end_s"] for row in gather[1]["arrivals"]]
     assert [finishes[event["id"]]["ts"] for event in first] == pytest.approx(ends, abs=1e-3)
+
+
+def test_an_arrival_may_end_its_collective():
+    _, _, trace = sample(ranks=3, units=3)
+    for rank in trace["ranks"]:
+        for each in rank["collectives"]:
+            each["end_s"] = each["arrivals"][-1]["end_s"]
+    assert len(check(perfetto(trace)["traceEvents"], 3)["f"]) == 3 * 2 * 9
 
 
 def test_collectives_at_one_time_have_tracks_of_their_own():
