@@ -49,7 +49,7 @@ def draw_spans(made: Figure, axes: Axes, spans: Sequence[Span], finish: float, i
     axes.grid(axis="x", color=GREY, alpha=0.3, linewidth=0.5)
     axes.set_xlabel(f"time since the step began ({unit})")
     used = {name: color for name, color in SPAN_COLORS.items() if color in colors}
-    legend(made, [swatch(color) for color in used.values()], used, columns=7)
+    legend(made, [swatch(color) for color in used.values()], used, columns=8)
 
 
 def _write_label(axes: Axes, span: Span, factor: float, color: str, room: float) -> None:
