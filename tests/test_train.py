@@ -46,7 +46,8 @@ def check_trace(trace):
     """One timed step: bytes as planned after each action, messages that meet, times in order."""
     assert (trace["step"], trace["world_size"], len(trace["ranks"])) == (2, 4, 4)
     assert min(rank["actions"][0]["begin_s"] for rank in trace["ranks"]) == 0
-    messages = {"sends": [], "arrivals": []}
+    messages: dict[str, list] = {"sends": [], "arrivals": []}
+    times: dict[tuple, dict[str, list]] = {}
     for rank in trace["ranks"]:
         assert rank["groups"] == {"shard": [0, 1, 2, 3], "replicate": [rank["rank"]]}
         assert all(before["end_s"] <= after["begin_s"] for before, after in zip(rank["actions"], rank["actions"][1:], strict=False))
@@ -54,8 +55,13 @@ def check_trace(trace):
         for number, row in enumerate(rank["collectives"]):
             assert row["begin_s"] <= row["end_s"] and row["bytes_sent"] == sum(send["bytes"] for send in row["sends"])
             messages["sends"] += [(number, rank["rank"], send["to"], send["bytes"]) for send in row["sends"]]
+            for send in row["sends"]:
+                times.setdefault((number, rank["rank"], send["to"]), {"begin_s": [], "end_s": []})["begin_s"].append(send["begin_s"])
+            for arrival in row["arrivals"]:
+                times.setdefault((number, arrival["from"], rank["rank"]), {"begin_s": [], "end_s": []})["end_s"].append(arrival["end_s"])
             messages["arrivals"] += [(number, arrival["from"], rank["rank"], arrival["bytes"]) for arrival in row["arrivals"]]
     assert sorted(messages["sends"]) == sorted(messages["arrivals"]) and len(messages["sends"]) > 4 * 45
+    assert all(begin < end for pair in times.values() for begin, end in zip(pair["begin_s"], pair["end_s"], strict=True))
 
 
 def test_every_number_of_ranks_and_none(launch, tmp_path):
@@ -110,7 +116,7 @@ def test_bad_config_file(launch, tmp_path, text, words):
     (("--steps", "-1"), "--steps -1 is impossible: it must be at least 0"),
     (("--batch-size", "0"), "--batch-size 0"),
     (("--hidden", "9" * 400), "below 2^40"),
-    (("--hidden", "10000000"), "the host has no room"),
+    (("--hidden", "1000000000000"), "the host has no room"),
     (("--device-memory", ""), "'' is not a size"),
     (("--lr", "nan"), "--lr nan"),
     (("--clip", "0"), "--clip 0.0"),

@@ -14,11 +14,15 @@ from mpizero.planner import plan_memory
 def trace(job: Job, step: int, actions: list[Done], records: list[Record]) -> dict[str, Any]:
     """The data of trace.json. Collective; the same on every rank. Times in seconds from the start of the step on the earliest rank.
 
-    actions: of the step, in order. Ranks on one host share a clock; others' clocks are taken to agree at the end of the step's
-    agreement, where all ranks have just heard from all.
+    actions: of the step, in order. Ranks of a host share its clock. Clocks of hosts are taken to agree where the last rank of each ends
+    the step's agreement, having just heard from all.
     """
     met = max(record.begin_s + record.seconds for record in records if record.op == "agree")
-    ranks = gather_data(job.world, _rank(job, actions, records, met))
+    pairs = gather_data(job.world, [met, _rank(job, actions, records)])
+    ranks = [rank for _, rank in pairs]
+    latest = {rank["host"]: met for met, rank in sorted(pairs, key=lambda pair: pair[0])}
+    for rank in ranks:
+        _shift(rank, -latest[rank["host"]])
     earliest = min(rank["actions"][0]["begin_s"] for rank in ranks)
     for rank in ranks:
         _shift(rank, -earliest)
@@ -26,17 +30,15 @@ def trace(job: Job, step: int, actions: list[Done], records: list[Record]) -> di
             "capacity": job.ledger.capacity, "ranks": ranks}
 
 
-def _rank(job: Job, actions: list[Done], records: list[Record], zero: float) -> dict[str, Any]:
-    """This rank's part, times from `zero` on."""
+def _rank(job: Job, actions: list[Done], records: list[Record]) -> dict[str, Any]:
+    """This rank's part, times by its own clock."""
     plan = plan_memory([done.action for done in actions], job.geometry)
-    rank = {
+    return {
         "rank": job.world.rank, "host": job.world.hosts[job.world.rank],
         "groups": {name: list(group.ranks) for name, group in (("shard", job.mesh.shard), ("replicate", job.mesh.replicate))},
         "actions": [_action(done, point.live, point.peak_bytes) for done, point in zip(actions, plan.points, strict=True)],
         "collectives": [_collective(record, _group(job, record)) for record in records],
     }
-    _shift(rank, -zero)
-    return rank
 
 
 def _action(done: Done, planned: dict[str, int], planned_peak: int) -> dict[str, Any]:
