@@ -25,7 +25,7 @@ from mpizero.dist.addition import Add, adder
 from mpizero.dist.lane import Array, Lane, Pending
 from mpizero.memory import WORKSPACE
 
-SEGMENT_BYTES = 2**20  # of a chunk that is added or handed down a chain
+SEGMENT_BYTES = 2**21  # of a chunk that is added or handed down a chain
 GATHER_SEGMENT_BYTES = 2**22  # of a chunk that is only copied
 DEPTH = 2  # segments received ahead from another host: one arrives while another is added
 NEAR_DEPTH = 1  # within a host, where the core that adds is also the one that copies: nothing is gained but a larger footprint in the cache
