@@ -90,11 +90,11 @@ class Pending:
         """Begin one more send."""
         lane = self.lane
         for part in messages(array):
+            if lane.group.log.timed:  # before the send, which may arrive before it returns
+                lane.sends.append(Message(dest, part.nbytes, time.perf_counter()))
             self.requests.append(lane._comm.Isend([part, lane._byte], dest, lane._tag))
             self.ranks.append(dest)
             self.messages += 1
-            if lane.group.log.timed:
-                lane.sends.append(Message(dest, part.nbytes, time.perf_counter()))
         self.bytes_sent += array.nbytes
         return self
 
