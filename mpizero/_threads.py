@@ -1,7 +1,8 @@
 """One BLAS thread per rank where ranks share a machine: N ranks with a thread per core each would fight for every core.
 
-BLAS libraries read their thread count when they are loaded, so this must run before NumPy is imported: `mpizero/__init__.py`
-calls it first of all. Set OMP_NUM_THREADS, or the library's own variable, to choose another number.
+BLAS libraries read their thread count when they are loaded, so this must run before NumPy is imported:
+`mpizero/__init__.py` calls it first of all. Set OMP_NUM_THREADS, or the library's own variable, to choose another
+number.
 """
 
 from __future__ import annotations

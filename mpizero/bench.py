@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
-from mpizero.cli import Parser, check_writable, together, write_json
-from mpizero.dist import run_main, start
-from mpizero.dist.benchmark import Row, measure
+from mpizero.cli import Parser, check_writable, on_rank_0, spelled, write_json
+from mpizero.comm import run_main, start
+from mpizero.comm.benchmark import Row, measure
 from mpizero.engine import overhead
 from mpizero.engine.config import TrainConfig
 from mpizero.errors import ConfigError
@@ -23,29 +23,35 @@ EXAMPLE = """examples:
 
 COLLECTIVES = """Our rings against MPI's own collectives, called in turn; medians of the slowest rank's times.
 
-bytes is the whole array, as in nccl-tests: what a rank puts into a reduce-scatter or an all-reduce, what it has after an all-gather.
-algbw = bytes / time; busbw = algbw (n-1)/n, for an all-reduce algbw 2 (n-1)/n: what a rank of the ring sends per second.
-Ours works in place, MPI's is called with a send and a receive buffer, or with MPI_IN_PLACE if --in-place is given: then an all-gather
-of two ranks is the same single copy on both sides, and the best that can be had is a tie."""
+bytes is the whole array, as in nccl-tests: what a rank puts into a reduce-scatter or an all-reduce, what it has after
+an all-gather. algbw = bytes / time; busbw = algbw (n-1)/n, for an all-reduce algbw 2 (n-1)/n: what a rank of the ring
+sends per second. Ours works in place, MPI's is called with a send and a receive buffer, or with MPI_IN_PLACE if
+--in-place is given: then an all-gather of two ranks is the same single copy on both sides, and the best that can be had
+is a tie."""
 
-STEP = """A whole training step of the MLP against the same NumPy operators without ledger, schedule and rings, in turn; medians of the
-slowest rank. rings: of the step, inside collectives, waiting for the other ranks included. With more ranks than cores, every time
-holds waiting for a core."""
+STEP = """A whole training step of the MLP against the same NumPy operators without ledger, schedule and rings, in turn;
+medians of the slowest rank. rings: of the step, inside collectives, waiting for the other ranks included. With more
+ranks than cores, every time holds waiting for a core."""
 
 
+@spelled()
 def main(argv: Sequence[str] | None = None) -> int:
-    """Parse and run a sub-command. Every rank runs it; rank 0 speaks."""
+    """Parse and run a sub-command; the exit status. Every rank runs it; rank 0 prints."""
     options = parser().parse_args(sys.argv[1:] if argv is None else argv)
-    command: int = options.run(options)
-    return command
+    if options.repeat < 1:
+        raise ConfigError(f"--repeat {options.repeat} leaves nothing to measure: use 1 or more")
+    status: int = options.run(options)
+    return status
 
 
 def parser() -> argparse.ArgumentParser:
     """Each sub-command sets `run`, a function of the parsed options that returns the exit status."""
     top = Parser(prog="python -m mpizero.bench", description=__doc__, epilog=EXAMPLE)
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    add = commands.add_parser("collectives", help="rings against MPI's own collectives", description=COLLECTIVES, epilog=EXAMPLE)
-    add.add_argument("--sizes", default="16MiB,64MiB", help="of the whole array, separated by commas (default %(default)s)")
+    add = commands.add_parser("collectives", help="rings against MPI's own collectives", description=COLLECTIVES,
+                              epilog=EXAMPLE)
+    add.add_argument("--sizes", default="16MiB,64MiB",
+                     help="of the whole array, separated by commas (default %(default)s)")
     add.add_argument("--dtype", choices=("float32", "float64"), default="float32", help="default %(default)s")
     add.add_argument("--repeat", type=int, default=21, help="calls of each (default %(default)s)")
     add.add_argument("--in-place", action="store_true", help="call MPI's with MPI_IN_PLACE")
@@ -65,10 +71,8 @@ def parser() -> argparse.ArgumentParser:
 def run_collectives(options: Any) -> int:
     """The sub-command `collectives`."""
     sizes = [parse_bytes(size) for size in options.sizes.split(",")]
-    if options.repeat < 1:
-        raise ConfigError(f"--repeat {options.repeat} leaves nothing to measure: use 1 or more")
     world = start()
-    together(world, lambda: check_writable("--json", options.json))
+    on_rank_0(world, lambda: check_writable("--json", options.json))
     rows = measure(world, sizes, options.dtype, options.repeat, options.in_place)
     if world.rank == 0:
         print(f"{world.library}, {world.size} ranks on {len(set(world.hosts))} host(s); medians of {options.repeat}")
@@ -80,30 +84,33 @@ def run_collectives(options: Any) -> int:
 
 def run_step(options: Any) -> int:
     """The sub-command `step`."""
-    if options.repeat < 1:
-        raise ConfigError(f"--repeat {options.repeat} leaves nothing to measure: use 1 or more")
-    config = TrainConfig(model="mlp", hidden=options.hidden, batch_size=options.batch_size, dtype=options.dtype).check()
+    config = TrainConfig(model="mlp", hidden=options.hidden, batch_size=options.batch_size, dtype=options.dtype)
+    config.resolved()  # raises
     world = start()
-    together(world, lambda: check_writable("--json", options.json))
-    rows = [overhead.measure(replace(config, stage=stage), world, options.repeat) for stage in ([options.stage] if options.stage else STRATEGIES)]
+    on_rank_0(world, lambda: check_writable("--json", options.json))
+    stages = [options.stage] if options.stage else list(STRATEGIES)
+    rows = [overhead.measure(replace(config, stage=stage), world, options.repeat) for stage in stages]
     if world.rank == 0:
-        print(f"{world.library}, {world.size} ranks; MLP of width {options.hidden}, {options.batch_size} samples a rank, {options.dtype}; "
-              f"medians of {options.repeat}")
-        print(table(("stage", "step ms", "arithmetic ms", "beyond it ms", "of the step in rings ms", "step / arithmetic"),
-                    [(row.stage, row.step_s * 1e3, row.arithmetic_s * 1e3, (row.step_s - row.arithmetic_s) * 1e3, row.rings_s * 1e3,
-                      row.step_s / row.arithmetic_s)
-                     for row in rows]), flush=True)
+        print(f"{world.library}, {world.size} ranks; MLP of width {options.hidden}, {options.batch_size} samples a "
+              f"rank, {options.dtype}; medians of {options.repeat}")
+        print(step_table(rows), flush=True)
         if options.json:
             write_json(options.json, {"rows": [asdict(row) for row in rows]})
     return 0
 
 
+def step_table(rows: Sequence[overhead.Overhead]) -> str:
+    """Times in ms."""
+    header = ("stage", "step ms", "arithmetic ms", "beyond it ms", "of the step in rings ms", "step / arithmetic")
+    return table(header, [(row.stage, row.step_s * 1e3, row.arithmetic_s * 1e3, (row.step_s - row.arithmetic_s) * 1e3,
+                           row.rings_s * 1e3, row.step_s / row.arithmetic_s) for row in rows])
+
+
 def collectives_table(rows: Sequence[Row]) -> str:
     """Times in ms, bandwidths in GB/s (1e9 bytes)."""
     header = ("op", "size", "dtype", "ours ms", "MPI ms", "ratio", "algbw GB/s", "busbw GB/s")
-    return table(header, [
-        (row.op, size_text(row.bytes), row.dtype, row.ours_s * 1e3, row.mpi_s * 1e3, row.ratio, row.algbw / 1e9, row.busbw / 1e9)
-        for row in rows])
+    return table(header, [(row.op, size_text(row.bytes), row.dtype, row.ours_s * 1e3, row.mpi_s * 1e3, row.ratio,
+                           row.algbw / 1e9, row.busbw / 1e9) for row in rows])
 
 
 def size_text(nbytes: int) -> str:

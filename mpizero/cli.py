@@ -4,26 +4,50 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import functools
 import json
 import math
 import os
+import re
 import tomllib
 from collections.abc import Callable, Sequence
+from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec, TypeVar
 
-from mpizero.engine.config import FLAGS, TrainConfig
-from mpizero.errors import ConfigError
+from mpizero.engine.config import TrainConfig
+from mpizero.errors import ConfigError, MpizeroError
 from mpizero.launcher import rank_in_job
 
 if TYPE_CHECKING:
-    from mpizero.dist import Group
+    from mpizero.comm import Group
 
+# as they are written, without the dashes in front
+FLAGS = {field.name.replace("_", "-"): field for field in fields(TrainConfig)}
+P = ParamSpec("P")
 T = TypeVar("T")
 
 
+def spelled(ranks: str = "mpirun -n") -> Callable[[Callable[P, T]], Callable[P, T]]:
+    """For entry points: errors that name fields in backticks name flags instead. ranks: how the user asks for a number
+    of ranks."""
+    def as_flag(match: re.Match[str]) -> str:
+        return ranks if match[1] == "ranks" else "--" + match[1].replace("_", "-")
+
+    def decorate(main: Callable[P, T]) -> Callable[P, T]:
+        @functools.wraps(main)
+        def inner(*args: P.args, **kwargs: P.kwargs) -> T:
+            try:
+                return main(*args, **kwargs)
+            except MpizeroError as error:
+                error.args = (re.sub(r"`([a-z][a-z_]*)`", as_flag, str(error)),)
+                raise
+        return inner
+    return decorate
+
+
 class Parser(argparse.ArgumentParser):
-    """Raises instead of printing a usage once per rank."""
+    """Raises a `ConfigError` instead of printing a usage once per rank."""
 
     def __init__(self, **options: Any):
         super().__init__(formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False, **options)
@@ -41,17 +65,20 @@ def add_train_flags(parser: argparse.ArgumentParser) -> None:
     """One flag for each field of `TrainConfig`."""
     for name, field in FLAGS.items():
         parser.add_argument(f"--{name}", dest=field.name, default=argparse.SUPPRESS, **field.metadata)
-    parser.add_argument("--config", metavar="FILE.toml", help="keys are the flags' names without dashes in front; flags win")
+    parser.add_argument("--config", metavar="FILE.toml",
+                        help="keys are the flags' names without dashes in front; flags win")
 
 
 def train_config(parser: argparse.ArgumentParser, argv: Sequence[str]) -> TrainConfig:
-    """Defaults, then the TOML file, then flags."""
+    """Defaults, then the TOML file, then flags. ConfigError for what can never work."""
     options = vars(parser.parse_args(argv))
     path = options.pop("config")
     if path is not None:
         options = vars(parser.parse_args([*_toml_flags(Path(path)), *argv]))
         del options["config"]
-    return TrainConfig(**options).check()
+    config = TrainConfig(**options)
+    config.resolved()  # raises
+    return config
 
 
 def _toml_flags(path: Path) -> list[str]:
@@ -70,9 +97,10 @@ def _toml_flags(path: Path) -> list[str]:
             near = difflib.get_close_matches(key, FLAGS, n=1)
             cure = f"did you mean {near[0]!r}?" if near else f"keys are {', '.join(FLAGS)}"
             raise ConfigError(f"--config {path}: unknown key {key!r}: {cure}")
-        is_switch = "action" in FLAGS[key].metadata
-        if isinstance(value, bool) != is_switch or not isinstance(value, bool | int | float | str) or "\0" in str(value)[:4096]:
-            raise ConfigError(f"--config {path}: {key} = {value!r} must be {'true or false' if is_switch else 'a number or a string'}")
+        is_switch, is_scalar = "action" in FLAGS[key].metadata, isinstance(value, bool | int | float | str)
+        if isinstance(value, bool) != is_switch or not is_scalar or "\0" in str(value)[:4096]:
+            wanted = "true or false" if is_switch else "a number or a string"
+            raise ConfigError(f"--config {path}: {key} = {value!r} must be {wanted}")
         if not is_switch:
             flags.append(f"--{key}={value}")
         elif value:
@@ -112,8 +140,8 @@ def finite(data: Any) -> Any:
     return None if isinstance(data, float) and not math.isfinite(data) else data
 
 
-def speaker(rank: int) -> Callable[[str], None]:
-    """print, on rank 0; the others keep silent."""
+def printer(rank: int) -> Callable[[str], None]:
+    """print, on rank 0; nothing on the others."""
 
     def say(text: str) -> None:
         if rank == 0:
@@ -122,16 +150,17 @@ def speaker(rank: int) -> Callable[[str], None]:
     return say
 
 
-def together(world: Group, act: Callable[[], T]) -> T | None:
-    """`act` on rank 0. What goes wrong there, as a `ConfigError`, goes wrong on all ranks alike."""
+def on_rank_0(world: Group, act: Callable[[], T]) -> T | None:
+    """What `act` returns on rank 0, None elsewhere. What goes wrong there, as a `ConfigError`, goes wrong on all ranks
+    alike. Collective."""
+    from mpizero.engine.gather import gather_data  # commands without ranks do not load NumPy
+
     result, problem = None, ""
     if world.rank == 0:
         try:
             result = act()
         except ConfigError as error:
             problem = str(error)
-    from mpizero.engine.gather import gather_data  # commands without ranks do not load NumPy
-
     problem = gather_data(world, problem)[0]
     if problem:
         raise ConfigError(problem)

@@ -25,9 +25,3 @@ def numpy_dtype(name: str) -> np.dtype:
             raise ConfigError("bfloat16 needs the package ml_dtypes: pip install ml_dtypes") from None
         return np.dtype(ml_dtypes.bfloat16)
     return np.dtype(name)
-
-
-def optimizer_bytes(param_dtype: str) -> int:
-    """K: optimizer bytes per element. Float32 master weights, exp_avg and exp_avg_sq make 12 (ZeRO sec. 3.1); float32 parameters are their
-    own master weights, which leaves 8."""
-    return 8 if param_dtype == "float32" else 12

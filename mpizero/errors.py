@@ -1,7 +1,7 @@
 """Errors meant for users: each message says what is wrong, why, and the cure.
 
-An entry point turns a `MpizeroError` into one sentence on standard error and exit status 2; any other exception is a bug of
-ours and ends the job with its traceback.
+An entry point turns a `MpizeroError` into one sentence on standard error and exit status 2; any other exception is a
+bug of ours and ends the job with its traceback.
 """
 
 

@@ -20,8 +20,9 @@ def rank_on_machine(environ: Mapping[str, str] = os.environ) -> int | None:
 def ranks_on_machine(environ: Mapping[str, str] = os.environ) -> int:
     """Number of ranks that the launcher started on this machine, 1 if no launcher tells.
 
-    Open MPI's mpirun sets OMPI_COMM_WORLD_LOCAL_SIZE, Hydra (MPICH, Intel MPI) MPI_LOCALNRANKS. Under Slurm's srun the job
-    step lists ranks per node, as in "4(x2),1"; its largest entry counts, since the variable does not say which node this is.
+    Open MPI's mpirun sets OMPI_COMM_WORLD_LOCAL_SIZE, Hydra (MPICH, Intel MPI) MPI_LOCALNRANKS. Under Slurm's srun the
+    job step lists ranks per node, as in "4(x2),1"; its largest entry counts, since the variable does not say which node
+    this is.
     """
     told = _number(environ, "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS")
     if told is not None:

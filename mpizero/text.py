@@ -8,7 +8,8 @@ from collections.abc import Iterable, Sequence
 
 from mpizero.errors import ConfigError
 
-UNITS = {"": 1, "B": 1, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
+UNITS = {"": 1, "B": 1, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40, "KB": 10**3, "MB": 10**6, "GB": 10**9,
+         "TB": 10**12}
 
 
 def parse_bytes(text: str) -> int:
@@ -35,7 +36,8 @@ def table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     body = [list(row) for row in rows]
     cells = [list(header)] + [[_cell(value) for value in row] for row in body]
     widths = [max(len(row[i]) for row in cells) for i in range(len(header))]
-    right = [all(isinstance(row[i], int | float) and not isinstance(row[i], bool) for row in body) for i in range(len(header))]
+    right = [all(isinstance(row[i], int | float) and not isinstance(row[i], bool) for row in body)
+             for i in range(len(header))]
     lines = ["  ".join(cell.rjust(width) if to_right else cell.ljust(width)
                        for cell, width, to_right in zip(row, widths, right, strict=True)).rstrip() for row in cells]
     return "\n".join([lines[0], "  ".join("-" * width for width in widths), *lines[1:]])

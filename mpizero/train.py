@@ -10,8 +10,18 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TextIO
 
-from mpizero.cli import Parser, add_train_flags, check_writable, finite, speaker, together, train_config, write_json
-from mpizero.dist import run_main, start
+from mpizero.cli import (
+    Parser,
+    add_train_flags,
+    check_writable,
+    finite,
+    on_rank_0,
+    printer,
+    spelled,
+    train_config,
+    write_json,
+)
+from mpizero.comm import run_main, start
 from mpizero.dtypes import ITEMSIZE
 from mpizero.engine.config import TrainConfig
 from mpizero.engine.job import Job, prepare
@@ -28,22 +38,23 @@ EXAMPLE = """examples:
   mpirun -n 4 python -m mpizero.train --stage 3 --shard-size 2 --check-replicas 10 --json summary.json"""
 
 
+@spelled()
 def main(argv: Sequence[str] | None = None) -> int:
-    """Parse, train, print, write. Every rank runs it; rank 0 speaks."""
+    """Parse, train, print, write. Every rank runs it; rank 0 prints."""
     parser = Parser(prog="python -m mpizero.train", description=__doc__, epilog=EXAMPLE)
     add_train_flags(parser)
     config = train_config(parser, sys.argv[1:] if argv is None else argv)
     world = start()
-    say = speaker(world.rank)
+    say = printer(world.rank)
     job = prepare(config, world)
-    log = together(world, lambda: _open_outputs(config))
+    log = on_rank_0(world, lambda: _open_outputs(config))
     say(header(job))
     if config.print_actions:
         say("\n".join(show(action) for action in job.lists.step()))
     progress = run_steps(job, lambda record: _tell(job, record, log))
     traced = trace(job, *progress.traced) if progress.traced else None
     summary = summarise(job, progress)
-    say(f"held-out loss {summary['eval_loss']:.4f} (nats per {_target(job)})\n")
+    say(f"held-out loss {summary['eval_loss']:.4f} (nats per {job.task.target})\n")
     say(proof(summary))
     if world.rank == 0:
         if log is not None:
@@ -57,53 +68,65 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def header(job: Job) -> str:
     """What runs where."""
-    config, hosts = job.config, Counter(job.world.hosts)
+    settings, hosts = job.settings, Counter(job.world.hosts)
     where = ", ".join(f"{ranks} on {host}" for host, ranks in hosts.items())
-    mesh = f"{counted(job.mesh.replicate.size, 'replica')} x {counted(job.mesh.shard.size, 'shard')}"
+    mesh = f"{counted(job.geometry.replicas, 'replica')} x {counted(job.geometry.shards, 'shard')}"
     return "\n".join([
         f"{job.world.library}; {counted(job.world.size, 'rank')}: {where}",
-        f"model {config.model}: psi = {job.wrapping.numel:,} parameters in {len(job.wrapping.units)} units, "
-        f"{job.wrapping.padded_numel - job.wrapping.numel} of padding; {config.dtype}; {job.data.describe()}",
-        f"stage {config.stage}: {mesh}; {counted(config.batch_size, 'sample')} a rank x {counted(config.accumulation, 'microbatch')} = "
-        f"{job.world.size * config.batch_size * config.accumulation} a step",
+        f"model {job.task.model.name}: psi = {job.wrapping.numel:,} parameters in {len(job.wrapping.units)} units, "
+        f"{job.wrapping.padded_numel - job.wrapping.numel} of padding; {settings.dtype}; {job.task.data.describe()}",
+        f"stage {settings.step.stage}: {mesh}; {counted(settings.batch_size, 'sample')} a rank x "
+        f"{counted(settings.step.accumulation, 'microbatch')} = {job.samples} a step",
     ])
 
 
 def line(record: StepRecord, what: str) -> str:
     """A step as key=value pairs, for people and grep."""
-    return (f"step={record.step:<4d} loss={record.loss:.6f} grad_norm={record.grad_norm:.4e} lr={record.lr:.3e} loss_scale={record.loss_scale:g} "
-            f"skipped={int(record.skipped)} {what}_per_s={record.per_second:.0f} live_bytes={record.live_bytes} peak_bytes={record.peak_bytes} "
-            f"sent_bytes={record.sent_bytes}")
+    return (f"step={record.step:<4d} loss={record.loss:.6f} grad_norm={record.grad_norm:.4e} lr={record.lr:.3e} "
+            f"loss_scale={record.loss_scale:g} skipped={int(record.skipped)} {what}_per_s={record.per_second:.0f} "
+            f"live_bytes={record.live_bytes} peak_bytes={record.peak_bytes} sent_bytes={record.sent_bytes}")
 
 
 def proof(summary: dict[str, Any]) -> str:
     """The tables at the end: counted bytes beside planned ones, rank by rank."""
-    memory, traffic = summary["memory"], summary["traffic"]
-    states = table(["rank", "at rest: param", "optim", "after backward", "plan", "equal", "formula", "peak", "plan", "equal",
-                    "activations", "device peak"],
-                   [[rank, row["by_kind"]["param"]["at_rest"], row["by_kind"]["optim"]["at_rest"], row["after_backward"],
-                     row["planned_after_backward"],
-                     row["after_backward"] == row["planned_after_backward"], row["formula_after_backward"], row["peak"], row["planned_peak"],
-                     row["peak"] == row["planned_peak"], row["activation_peak"], row["device_peak"]] for rank, row in enumerate(memory)])
-    ops = sorted({op for row in traffic for op in row["by_op"]})
-    sent = table(["rank", *ops, "sent", "plan", "equal", "messages", "elements / psi"],
-                 [[rank, *[row["by_op"].get(op, 0) for op in ops], row["sent_bytes_per_step"], row["planned_sent_bytes_per_step"],
-                   row["sent_bytes_per_step"] == row["planned_sent_bytes_per_step"] and not row["steps_off_plan"], row["messages_per_step"],
-                   row["sent_bytes_per_step"] / (ITEMSIZE[summary["dtype"]] * summary["psi"])] for rank, row in enumerate(traffic)])
-    replicas = "replicas equal: yes" if summary["replicas_equal"] else "REPLICAS DIFFER: " + "; ".join(summary["mismatches"][:3])
-    return (f"model states, bytes\n{states}\n\nsent in a step, bytes by op (agree: overflow and norm, not part of the sum)\n{sent}\n\n"
-            f"{replicas}; weights sha256 {summary['weights_sha256']}")
+    states = _states_table(summary["memory"])
+    sent = _traffic_table(summary["traffic"], ITEMSIZE[summary["dtype"]] * summary["psi"])
+    differ = "REPLICAS DIFFER: " + "; ".join(summary["mismatches"][:3])
+    return (f"model states, bytes\n{states}\n\n"
+            f"sent in a step, bytes by op (agree: overflow and norm, not part of the sum)\n{sent}\n\n"
+            f"{'replicas equal: yes' if summary['replicas_equal'] else differ}; "
+            f"weights sha256 {summary['weights_sha256']}")
+
+
+def _states_table(ranks: list[dict[str, Any]]) -> str:
+    header = ["rank", "at rest: param", "optim", "after backward", "plan", "equal", "formula", "peak", "plan", "equal",
+              "activations", "device peak"]
+    return table(header, [
+        [rank, row["by_kind"]["param"]["at_rest"], row["by_kind"]["optim"]["at_rest"],
+         row["after_backward"], row["planned_after_backward"], row["after_backward"] == row["planned_after_backward"],
+         row["formula_after_backward"], row["peak"], row["planned_peak"], row["peak"] == row["planned_peak"],
+         row["activation_peak"], row["device_peak"]] for rank, row in enumerate(ranks)])
+
+
+def _traffic_table(ranks: list[dict[str, Any]], psi_bytes: int) -> str:
+    ops = sorted({op for row in ranks for op in row["by_op"]})
+    rows = []
+    for rank, row in enumerate(ranks):
+        sent, planned = row["sent_bytes_per_step"], row["planned_sent_bytes_per_step"]
+        rows.append([rank, *(row["by_op"].get(op, 0) for op in ops), sent, planned,
+                     sent == planned and not row["steps_off_plan"], row["messages_per_step"], sent / psi_bytes])
+    return table(["rank", *ops, "sent", "plan", "equal", "messages", "elements / psi"], rows)
 
 
 def _tell(job: Job, record: StepRecord, log: TextIO | None) -> None:
     """Rank 0 prints the step, moves the bar and writes the log."""
     if job.world.rank:
         return
-    total = job.config.value("steps")
+    total = job.settings.steps
     bar = sys.stderr is not None and sys.stderr.isatty()
     if bar:
         sys.stderr.write("\r\033[K")  # the line of the bar
-    print(line(record, f"{_target(job)}s"), flush=True)
+    print(line(record, f"{job.task.target}s"), flush=True)
     if bar:
         done = 40 * (record.step + 1) // total
         sys.stderr.write(f"[{'#' * done:<40}] {record.step + 1}/{total}" if record.step + 1 < total else "")
@@ -117,12 +140,7 @@ def _append(log: TextIO, text: str) -> None:
         log.write(text)
         log.flush()
     except OSError as error:
-        raise ConfigError(f"--log {log.name} cannot be written: {error.strerror}") from None
-
-
-def _target(job: Job) -> str:
-    """What a loss is the mean over."""
-    return "sample" if job.config.model == "mlp" else "token"
+        raise ConfigError(f"`log` {log.name} cannot be written: {error.strerror}") from None
 
 
 def _open_outputs(config: TrainConfig) -> TextIO | None:
@@ -134,7 +152,7 @@ def _open_outputs(config: TrainConfig) -> TextIO | None:
         Path(config.log).mkdir(parents=True, exist_ok=True)
         return open(Path(config.log) / "steps.jsonl", "w", encoding="utf-8")
     except OSError as error:
-        raise ConfigError(f"--log {config.log} cannot be written: {error.strerror}") from None
+        raise ConfigError(f"`log` {config.log} cannot be written: {error.strerror}") from None
 
 
 if __name__ == "__main__":

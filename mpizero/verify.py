@@ -1,20 +1,21 @@
 """Prove the claims of ZeRO on real ranks: `mpirun -n 4 python -m mpizero.verify`.
 
-Trains every strategy on 1 to N ranks and compares: results bit for bit with data parallelism, bytes with plan and formula, traffic with plan and
-formula, replicas with each other, hybrid meshes with one process on the concatenated batch. Then breaks stage 2 and must notice.
+Trains every strategy on 1 to N ranks and compares: results bit for bit with data parallelism, bytes with plan and
+formula, traffic with plan and formula, replicas with each other, hybrid meshes with one process on the concatenated
+batch. Then breaks stage 2 and must notice.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from mpizero.cli import Parser, check_writable, speaker, together, write_json
-from mpizero.dist import Group, all_gather_values, run_main, start
+from mpizero.cli import Parser, check_writable, on_rank_0, printer, spelled, write_json
+from mpizero.comm import Group, all_gather_values, barrier, run_main, start
 from mpizero.engine.config import TrainConfig
 from mpizero.engine.export import whole_state
 from mpizero.engine.job import Job, prepare
@@ -34,10 +35,12 @@ MODELS = {
     "mlp": TrainConfig(model="mlp", steps=50),
     "gpt": TrainConfig(model="gpt", dtype="float32", steps=6, layers=2, d_model=32, heads=2, context=16, batch_size=4),
 }
-TO_ROUNDING = {"loss": 1e-5, "state": 1e-4}  # float32, relative: another order of additions, amplified by the steps. See _distance
+# float32, relative: another order of additions, amplified by the steps. See _distance
+TO_ROUNDING = {"loss": 1e-5, "state": 1e-4}
 Row = dict[str, Any]
 
 
+@spelled()
 def main(argv: Sequence[str] | None = None) -> int:
     """Status 0 if every claim holds, 1 if one does not."""
     parser = Parser(prog="python -m mpizero.verify", description=__doc__, epilog=EXAMPLE)
@@ -46,7 +49,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--json", metavar="FILE", help="write every row of the proof to this file")
     options = parser.parse_args(sys.argv[1:] if argv is None else argv)
     config, world = MODELS[options.model], start()
-    together(world, lambda: check_writable("--json", options.json))
+    on_rank_0(world, lambda: check_writable("--json", options.json))
     proof = prove(config, world)
     if world.rank == 0 and options.json:
         write_json(options.json, proof)
@@ -54,33 +57,41 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def prove(config: TrainConfig, world: Group) -> dict[str, Any]:
-    """All rows of the proof, printed by rank 0 as they come. Rank 0 has them all, and its verdict counts."""
-    say = speaker(world.rank)
+    """All rows of the proof, printed by rank 0 as they come. Collective. Rank 0 has them all, and its verdict counts:
+    `holds` is the same on every rank."""
+    say = printer(world.rank)
     rows: list[Row] = []
     for size in range(1, world.size + 1):
         group = world.subgroup(range(size), f"verify{size}")
         if group is not None:
-            say(f"\n{counted(size, 'rank')}, {config.model}, {config.dtype}, {config.steps} steps; {world.library}")
-            stages = [_row("stage", replace(config, stage=stage), group) for stage in STRATEGIES]
-            _compare(stages, stages[0])
-            say(show_stages(stages))
-            hybrids = [_row("hybrid", replace(config, stage=stage, shard_size=shards), group)
-                       for shards in range(1, size) if size % shards == 0 for stage in "123"]
-            _compare([row for row in hybrids if row["shard_size"] == 1], stages[0])  # F = 1 is data parallelism
-            if hybrids:
-                say(show_hybrids(hybrids))
-            whole = _against_one_process(config, group) if size > 1 else []
-            if whole:
-                say(show_whole(whole))
-            rows += [*stages, *hybrids, *whole]
-        world.barrier()
+            rows += _rows_of(config, group, say)
+        barrier(world)
     if world.size > 1:
         fault = _fault_row(config, world)
         say(show_fault(fault))
         rows.append(fault)
-    holds = bool(all_gather_values(world, np.array([all(_all_true(row) for row in rows)], dtype=np.float64))[0, 0])
-    say(f"\n{'every claim holds' if holds else 'SOME CLAIMS DO NOT HOLD'}: {sum(map(_all_true, rows))} of {len(rows)} rows")
+    true = sum(map(_all_true, rows))
+    holds = bool(all_gather_values(world, np.array([true == len(rows)]))[0, 0])
+    say(f"\n{'every claim holds' if holds else 'SOME CLAIMS DO NOT HOLD'}: {true} of {len(rows)} rows")
     return {"holds": holds, "model": config.model, "rows": rows}
+
+
+def _rows_of(config: TrainConfig, group: Group, say: Callable[[str], None]) -> list[Row]:
+    """The claims on the ranks of a group. Those about one process are on rank 0 only."""
+    size = group.size
+    say(f"\n{counted(size, 'rank')}, {config.model}, {config.dtype}, {config.steps} steps; {group.library}")
+    stages = [_row("stage", replace(config, stage=stage), group) for stage in STRATEGIES]
+    _compare(stages, stages[0])
+    say(show_stages(stages))
+    hybrids = [_row("hybrid", replace(config, stage=stage, shard_size=shards), group)
+               for shards in _divisors(size) if shards < size for stage in "123"]
+    _compare([row for row in hybrids if row["shard_size"] == 1], stages[0])  # F = 1 is data parallelism
+    if hybrids:
+        say(show_hybrids(hybrids))
+    whole = _against_one_process(config, group) if size > 1 else []
+    if whole:
+        say(show_whole(whole))
+    return [*stages, *hybrids, *whole]
 
 
 def _row(kind: str, config: TrainConfig, group: Group) -> Row:
@@ -89,12 +100,13 @@ def _row(kind: str, config: TrainConfig, group: Group) -> Row:
     memory, traffic = summary["memory"], summary["traffic"]
     formula = formula_sent(job.geometry, STRATEGIES[config.stage].volume)
     return {
-        "row": kind, "ranks": group.size, "stage": config.stage, "shard_size": job.mesh.shard.size,
-        "weights": summary["weights_sha256"], "moments": summary["exp_avg_sha256"] + summary["exp_avg_sq_sha256"], "losses": summary["losses"],
-        "after_backward": memory[0]["after_backward"], "peak": memory[0]["peak"], "sent": traffic[0]["sent_bytes_per_step"],
-        "messages": traffic[0]["messages_per_step"],
+        "row": kind, "ranks": group.size, "stage": config.stage, "shard_size": job.geometry.shards,
+        "weights": summary["weights_sha256"], "moments": summary["exp_avg_sha256"] + summary["exp_avg_sq_sha256"],
+        "losses": summary["losses"], "after_backward": memory[0]["after_backward"], "peak": memory[0]["peak"],
+        "sent": traffic[0]["sent_bytes_per_step"], "messages": traffic[0]["messages_per_step"],
         "formula_after_backward": memory[0]["formula_after_backward"], "formula_sent": formula,
-        "bytes_equal_plan": all(rank[what] == rank[f"planned_{what}"] for rank in memory for what in ("after_backward", "peak", "at_rest")),
+        "bytes_equal_plan": all(rank[what] == rank[f"planned_{what}"] for rank in memory
+                                for what in ("after_backward", "peak", "at_rest")),
         "bytes_equal_formula": all(rank["after_backward"] == rank["formula_after_backward"] for rank in memory),
         "traffic_equals_plan": all(rank["by_op"].get(op, 0) == sent and not rank["steps_off_plan"] for rank in traffic
                                    for op, sent in rank["planned_by_op"].items()),
@@ -111,53 +123,61 @@ def _compare(rows: list[Row], dp: Row) -> None:
 
 
 def _against_one_process(config: TrainConfig, group: Group) -> list[Row]:
-    """In float32, every mesh (F = 1 is data parallelism) against one process that computes the concatenated batch. Rows on rank 0 only."""
+    """In float32, every mesh (F = 1 is data parallelism) against one process that computes the concatenated batch. Rows
+    on rank 0 only."""
     config = replace(config, dtype="float32", stage="3")
     alone = group.subgroup([0], f"alone of {group.size}")
-    reference = _states(replace(config, batch_size=config.batch_size * group.size), alone) if alone is not None else None
-    group.barrier()
+    concatenated = replace(config, batch_size=config.batch_size * group.size)
+    reference = None if alone is None else _states(concatenated, alone)
+    barrier(group)
     rows: list[Row] = []
-    for shards in range(1, group.size + 1):
-        for stage in "123" if group.size % shards == 0 else "":
+    for shards in _divisors(group.size):
+        for stage in "123":
             here = _states(replace(config, stage=stage, shard_size=shards), group)
             if reference is not None:
-                rows.append({"row": "one process", "ranks": group.size, "stage": stage, "shard_size": shards, **_distance(here, reference)})
+                rows.append({"row": "one process", "ranks": group.size, "stage": stage, "shard_size": shards,
+                             **_distance(here, reference)})
     return rows
 
 
 def _states(config: TrainConfig, group: Group) -> tuple[list[float], list[np.ndarray]]:
-    """Losses of a run, and at its end master weights, exp_avg and the root of exp_avg_sq, each over all parameters."""
+    """Losses of a run, and at its end master weights, exp_avg and the root of exp_avg_sq, (psi,) each."""
     job = prepare(config, group)
     losses = [record.loss for record in run_steps(job).records]
-    states = [np.concatenate([whole_state(unit, name) for unit in job.executor.units]) for name in ("master", "exp_avg", "exp_avg_sq")]
-    return losses, [states[0], states[1], np.sqrt(states[2])]
+    master, exp_avg, exp_avg_sq = (np.concatenate([whole_state(unit, name) for unit in job.state.units])
+                                   for name in ("master", "exp_avg", "exp_avg_sq"))
+    return losses, [master, exp_avg, np.sqrt(exp_avg_sq)]
 
 
 def _distance(here: tuple[list[float], list[np.ndarray]], reference: tuple[list[float], list[np.ndarray]]) -> Row:
-    """Largest relative difference of losses, and norm of the difference of each state over its norm."""
-    loss = max(abs(a - b) / abs(b) for a, b in zip(here[0], reference[0], strict=True))
+    """Largest relative difference of a loss, and largest norm of the difference of a state over its norm."""
+    loss = max(float(abs(a - b) / abs(b)) for a, b in zip(here[0], reference[0], strict=True))
     state = max(float(np.linalg.norm(a - b) / np.linalg.norm(b)) for a, b in zip(here[1], reference[1], strict=True))
     return {"loss_difference": loss, "state_difference": state,
             "equal_to_rounding": loss <= TO_ROUNDING["loss"] and state <= TO_ROUNDING["state"]}
 
 
 def _fault_row(config: TrainConfig, world: Group) -> Row:
-    """Stage 2 whose gather after the update is forgotten: no crash, no error, but replicas drift. The checksums must tell."""
+    """Stage 2 whose gather after the update is forgotten: no crash, no error, but replicas drift. The checksums must
+    tell."""
     config = replace(config, stage="2")
     _, right = _run(config, world)
     job = prepare(config, world)
-    forgetful = replace(job.lists, update=[action for action in job.lists.update if not isinstance(action, AllGatherParam)])
+    forgetful = replace(job.lists, update=[action for action in job.lists.update
+                                           if not isinstance(action, AllGatherParam)])
     try:
-        validate(forgetful.step(), job.wrapping, job.geometry.placement, job.geometry.replicas, job.geometry.shards)
+        validate(forgetful.step(), job.wrapping, job.geometry.placement, job.geometry.mesh)
         refused = ""
     except IllegalSchedule as error:
         refused = str(error)
     job = replace(job, lists=forgetful)  # past the validator
     wrong = summarise(job, run_steps(job))
-    return {"row": "fault", "ranks": world.size, "stage": "2", "loss": wrong["losses"][-1], "right_loss": right["losses"][-1],
+    return {"row": "fault", "ranks": world.size, "stage": "2",
+            "loss": wrong["losses"][-1], "right_loss": right["losses"][-1],
             "eval_loss": wrong["eval_loss"], "right_eval_loss": right["eval_loss"],
-            "largest_difference": largest_difference(job.world, job.executor.units), "validator_says": refused, "mismatches": wrong["mismatches"],
-            "validator_refuses": bool(refused), "checksums_detect_it": not wrong["replicas_equal"] and right["replicas_equal"]}
+            "largest_difference": largest_difference(job.world, job.state.units),
+            "validator_says": refused, "validator_refuses": bool(refused), "mismatches": wrong["mismatches"],
+            "checksums_detect_it": not wrong["replicas_equal"] and right["replicas_equal"]}
 
 
 def _run(config: TrainConfig, group: Group) -> tuple[Job, dict[str, Any]]:
@@ -165,41 +185,52 @@ def _run(config: TrainConfig, group: Group) -> tuple[Job, dict[str, Any]]:
     return job, summarise(job, run_steps(job))
 
 
+def _divisors(size: int) -> list[int]:
+    return [divisor for divisor in range(1, size + 1) if size % divisor == 0]
+
+
 def _all_true(row: Row) -> bool:
     return all(value for value in row.values() if isinstance(value, bool))
 
 
-# -- what rank 0 prints -------------------------------------------------------------------------------------------------
+# -- what rank 0 prints -----------------------------------------------------------------------------------------------
 
-COUNTED = {
-    "after backward": "after_backward", "= plan": "bytes_equal_plan", "= formula": "bytes_equal_formula", "peak": "peak",
-    "sent a step": "sent", "sent = plan": "traffic_equals_plan", "sent = formula": "traffic_equals_formula", "messages": "messages",
-    "replicas equal": "replicas_equal",
+COUNTED = {  # column -> key of a row
+    "after backward": "after_backward", "= plan": "bytes_equal_plan", "= formula": "bytes_equal_formula",
+    "peak": "peak", "sent a step": "sent", "sent = plan": "traffic_equals_plan",
+    "sent = formula": "traffic_equals_formula", "messages": "messages", "replicas equal": "replicas_equal",
 }
 
 
 def show_stages(rows: list[Row]) -> str:
-    columns = {"stage": "stage", "weights = dp": "weights_equal_dp", "moments = dp": "moments_equal_dp", "losses = dp": "losses_equal_dp", **COUNTED}
+    """Every stage with all ranks in one shard group."""
+    columns = {"stage": "stage", "weights = dp": "weights_equal_dp", "moments = dp": "moments_equal_dp",
+               "losses = dp": "losses_equal_dp", **COUNTED}
     return table(list(columns), [[row[key] for key in columns.values()] for row in rows])
 
 
 def show_hybrids(rows: list[Row]) -> str:
+    """Replicas of shard groups."""
     return "\n" + table(["hybrid: stage", "replicas", "shards", "weights = dp", *COUNTED],
-                        [[row["stage"], row["ranks"] // row["shard_size"], row["shard_size"], row.get("weights_equal_dp", "-"),
-                          *(row[key] for key in COUNTED.values())] for row in rows])
+                        [[row["stage"], row["ranks"] // row["shard_size"], row["shard_size"],
+                          row.get("weights_equal_dp", "-"), *(row[key] for key in COUNTED.values())] for row in rows])
 
 
 def show_whole(rows: list[Row]) -> str:
-    return "\n" + table(["one process, float32: stage", "replicas", "shards", "losses differ by", "weights and moments by", "to rounding"],
-                        [[row["stage"], row["ranks"] // row["shard_size"], row["shard_size"], row["loss_difference"], row["state_difference"],
-                          row["equal_to_rounding"]] for row in rows])
+    """Meshes against one process."""
+    return "\n" + table(["one process, float32: stage", "replicas", "shards", "losses differ by",
+                         "weights and moments by", "to rounding"],
+                        [[row["stage"], row["ranks"] // row["shard_size"], row["shard_size"], row["loss_difference"],
+                          row["state_difference"], row["equal_to_rounding"]] for row in rows])
 
 
 def show_fault(row: Row) -> str:
+    """The run whose gather was forgotten."""
     return (f"\nfault: stage 2 without the all-gather after the update, {row['ranks']} ranks\n"
             f"  the validator refuses the list: {row['validator_says'] or 'NO'}\n"
-            f"  run all the same: last loss {row['loss']:.4f} (right: {row['right_loss']:.4f}), held-out {row['eval_loss']:.4f} "
-            f"(right: {row['right_eval_loss']:.4f}), largest difference between replicas {row['largest_difference']:.4f}\n"
+            f"  run all the same: last loss {row['loss']:.4f} (right: {row['right_loss']:.4f}), "
+            f"held-out {row['eval_loss']:.4f} (right: {row['right_eval_loss']:.4f}), "
+            f"largest difference between replicas {row['largest_difference']:.4f}\n"
             f"  checksums detect it: {'yes: ' + row['mismatches'][0] if row['checksums_detect_it'] else 'NO'}")
 
 

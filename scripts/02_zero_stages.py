@@ -1,7 +1,7 @@
 """The stages of ZeRO on four real ranks: the same bits from fewer bytes, for as much traffic or half as much again.
 
-Trains the lecture's 5-layer MLP (psi = 32,656) in float16 for 50 steps under every strategy. Each rank's ledger counts the bytes, its
-log of messages the traffic.
+Trains the lecture's 5-layer MLP (psi = 32,656) in float16 for 50 steps under every strategy. Each rank's ledger counts
+the bytes, its log of messages the traffic.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import claims
 from claims import Claim, Demo, between, equal, holds
 
 import figures
-from mpizero.planner.states import form_text, per_parameter
+from mpizero.papers.states import form_text, per_parameter
 from mpizero.schedule import STRATEGIES
 from mpizero.schedule.actions import AllGatherParam, Backward
 from mpizero.text import table
@@ -61,15 +61,16 @@ def same_bits(runs: Runs) -> Demo:
     rows = [[name, summary["losses"][0], summary["losses"][-1], summary["eval_loss"], summary["weights_sha256"][:16]]
             for name, summary in named.items()]
     return Demo("Four ranks, 50 steps: ZeRO computes what data parallelism computes", "3.4", [
-        equal("Parameters, in five units, one for each Linear", "lecture 0.4, exercise 5", UNITS, dp["units"], how="counted"),
+        equal("Parameters, in five units, one for each Linear", "lecture 0.4, exercise 5", UNITS, dp["units"],
+              how="counted"),
         *[_same(LABEL[stage], summary, dp, source) for stage, summary in every.items() if stage != "0"],
-        holds("The order of additions matters: one all-reduce of the whole gradient is cut otherwise, so adds in another order", source,
-              "other bits", bits, bits == "other bits", how="measured"),
+        holds("The order of additions matters: one all-reduce of the whole gradient is cut otherwise, so adds in "
+              "another order", source, "other bits", bits, bits == "other bits", how="measured"),
         between("Other bits, but close: the mean of the 50 losses differs by less than", source, None, CLOSE,
                 100 * abs(sum(whole["losses"]) / sum(dp["losses"]) - 1), "%", how="measured"),
     ], table(["strategy", "first loss", "last loss", "held-out loss", "weights, sha256"], rows),
-        f"the data (a fixed random teacher) and the initial weights, so the losses are not the lecture's; `close` means {CLOSE} %. A single "
-        "late loss in float16 differs by more, and by how much depends on the processor.",
+        f"the data (a fixed random teacher) and the initial weights, so the losses are not the lecture's; `close` "
+        f"means {CLOSE} %. A single late loss in float16 differs by more, and by how much depends on the processor.",
         {"02-losses": lambda: figures.losses({name: summary["losses"] for name, summary in named.items()})},
         {"losses": {name: summary["losses"] for name, summary in named.items()}})
 
@@ -78,7 +79,8 @@ def _same(label: str, summary: Summary, dp: Summary, source: str) -> Claim:
     """Weights, both moments and every loss."""
     keys = ("weights_sha256", "exp_avg_sha256", "exp_avg_sq_sha256", "losses")
     different = [key for key in keys if summary[key] != dp[key]]
-    return holds(f"{label}: weights, moments and all losses are data parallelism's, bit for bit", source, "the same bits",
+    return holds(f"{label}: weights, moments and all losses are data parallelism's, bit for bit", source,
+                 "the same bits",
                  f"others: {', '.join(different)}" if different else "the same bits", not different, how="measured")
 
 
@@ -97,21 +99,23 @@ def bytes_kept(runs: Runs) -> Demo:
              rank_0["after_backward"] / PSI, rank_0["peak"]] for stage, (rank_0, *_) in memory.items()]
     exercise = "lecture 3.5, exercise 5"
     return Demo("Bytes of model states on each rank", "3.5", [
-        *[equal(f"{LABEL[stage]}, right after backward, each rank: {form_text(FORMULA[stage])}", "lecture 3.5; ZeRO sec. 5",
-                [int(PSI * per_parameter(FORMULA[stage], RANKS))] * RANKS, counted[stage], "bytes", how="counted") for stage in STRATEGIES],
+        *[equal(f"{LABEL[stage]}, right after backward, each rank: {form_text(FORMULA[stage])}",
+                "lecture 3.5; ZeRO sec. 5", [int(PSI * per_parameter(FORMULA[stage], RANKS))] * RANKS, counted[stage],
+                "bytes", how="counted") for stage in STRATEGIES],
         equal("Bytes a parameter: data parallel, ZeRO-1, 2, 3", "lecture 3.5", [16.0, 7.0, 5.5, 4.0],
               [counted[stage][0] / PSI for stage in "0123"], how="counted"),
-        equal("Ranks, under all strategies, whose bytes after backward or at the peak are not the planned ones", "ours", 0, off,
-              how="counted"),
+        equal("Ranks, under all strategies, whose bytes after backward or at the peak are not the planned ones", "ours",
+              0, off, how="counted"),
         equal("ZeRO-3's peak, each rank", exercise, [161_632] * RANKS, peaks["3"], "bytes", how="counted"),
         holds("ZeRO-3's peak comes in the backward of unit 1", exercise, "Backward(1)", memory["3"][0]["peak_action"],
               memory["3"][0]["peak_action"].startswith("Backward(1,"), how="counted"),
-        equal("ZeRO-3's peak: shards; reduced gradients of units 4, 3, 2; whole parameters and gradient of unit 1", exercise,
-              [114_296, 10_088, 37_248], parts, "bytes", how="counted"),
+        equal("ZeRO-3's peak: shards; reduced gradients of units 4, 3, 2; whole parameters and gradient of unit 1",
+              exercise, [114_296, 10_088, 37_248], parts, "bytes", how="counted"),
         equal("Data parallelism's peak, each rank: 4 bytes a parameter of the largest unit more", "lecture 2.3",
               [16 * PSI + 4 * max(UNITS)] * RANKS, peaks["0"], "bytes", how="counted"),
     ], table(["after backward", "param", "unreduced grad", "grad", "optim", "sum", "/ psi", "peak"], rows),
-        figures={"02-states": lambda: figures.counted_states({LABEL[stage]: each[0] for stage, each in memory.items()}, PSI)},
+        figures={"02-states": lambda: figures.counted_states({LABEL[stage]: each[0] for stage, each in memory.items()},
+                                                             PSI)},
         data={"memory": memory})
 
 
@@ -122,22 +126,26 @@ def bytes_sent(runs: Runs) -> Demo:
     sent = {stage: [row["sent_bytes_per_step"] for row in rows] for stage, rows in traffic.items()}
     kept = {stage: summary["memory"][0]["after_backward"] for stage, summary in every.items()}
     off = sum(row["steps_off_plan"] for rows in traffic.values() for row in rows)
-    rows = [[LABEL[stage], *[rank_0["by_op"].get(op, 0) for op in ("reduce_scatter", "all_gather", "all_reduce")], sent[stage][0],
-             sent[stage][0] / (2 * PSI), rank_0["messages_per_step"]] for stage, (rank_0, *_) in traffic.items()]
+    rows = [[LABEL[stage], *[rank_0["by_op"].get(op, 0) for op in ("reduce_scatter", "all_gather", "all_reduce")],
+             sent[stage][0], sent[stage][0] / (2 * PSI), rank_0["messages_per_step"]]
+            for stage, (rank_0, *_) in traffic.items()]
     return Demo("Bytes that each rank sends in a step", "4.1, 4.2", [
-        *[equal(f"{LABEL[stage]} sends {volume} psi (N-1)/N elements: each rank, over 2 psi bytes", "lecture 4.1, 4.2; ZeRO sec. 7",
+        *[equal(f"{LABEL[stage]} sends {volume} psi (N-1)/N elements: each rank, over 2 psi bytes",
+                "lecture 4.1, 4.2; ZeRO sec. 7",
                 [{2: 1.5, 3: 2.25}[volume]] * RANKS, [nbytes / (2 * PSI) for nbytes in sent[stage]], how="counted")
           for stage, volume in VOLUME.items()],
-        equal("ZeRO-1 as the slides draw it, with an all-reduce, sends so many times what the paper's does", "lecture 4.2, exercise 3",
-              1.5, sent["1-allreduce"][0] / sent["1"][0], "times", how="counted"),
-        equal("ZeRO-1 as the slides draw it keeps as much as the paper's", "lecture 4.2", kept["1"], kept["1-allreduce"], "bytes",
+        equal("ZeRO-1 as the slides draw it, with an all-reduce, sends so many times what the paper's does",
+              "lecture 4.2, exercise 3", 1.5, sent["1-allreduce"][0] / sent["1"][0], "times", how="counted"),
+        equal("ZeRO-1 as the slides draw it keeps as much as the paper's", "lecture 4.2", kept["1"],
+              kept["1-allreduce"], "bytes", how="counted"),
+        equal("Messages of ZeRO-3: three collectives a unit, each of N - 1 rounds", "lecture 4.2",
+              3 * len(UNITS) * (RANKS - 1), traffic["3"][0]["messages_per_step"], how="counted"),
+        equal("Steps, under all strategies and of all ranks, that sent other than the planned bytes", "ours", 0, off,
               how="counted"),
-        equal("Messages of ZeRO-3: three collectives a unit, each of N - 1 rounds", "lecture 4.2", 3 * len(UNITS) * (RANKS - 1),
-              traffic["3"][0]["messages_per_step"], how="counted"),
-        equal("Steps, under all strategies and of all ranks, that sent other than the planned bytes", "ours", 0, off, how="counted"),
     ], table(["strategy", "reduce-scatter", "all-gather", "all-reduce", "sent", "/ 2 psi", "messages"], rows)
         + "\nbytes, without the few that ranks exchange to agree on overflow and norm",
-        figures={"02-traffic": lambda: figures.counted_traffic({LABEL[stage]: each[0]["by_op"] for stage, each in traffic.items()}, PSI)},
+        figures={"02-traffic": lambda: figures.counted_traffic({LABEL[stage]: each[0]["by_op"]
+                                                                for stage, each in traffic.items()}, PSI)},
         data={"traffic": traffic})
 
 
@@ -150,17 +158,18 @@ def forgotten_gather(runs: Runs) -> Demo:
             for name, summary in (("right", right), ("without the all-gather after the update", wrong))]
     return Demo("A common mistake: ZeRO-2 without the all-gather after the update", "4.3", [
         equal("No error, no crash: steps that ran", source, STEPS, len(wrong["losses"]), how="measured"),
-        equal("Each rank: the share of parameters that others own, and that keep their initial value", source, [0.75] * RANKS,
-              wrong["stale"], how="measured"),
-        between("The loss is far worse: the last one over the right one (1.68 over 0.89 on the lecture's data)", source, FAR, None,
-                wrong["losses"][-1] / right["losses"][-1], "times", how="measured"),
-        between("The same on held-out samples", source, FAR, None, wrong["eval_loss"] / right["eval_loss"], "times", how="measured"),
+        equal("Each rank: the share of parameters that others own, and that keep their initial value", source,
+              [0.75] * RANKS, wrong["stale"], how="measured"),
+        between("The loss is far worse: the last one over the right one (1.68 over 0.89 on the lecture's data)", source,
+                FAR, None, wrong["losses"][-1] / right["losses"][-1], "times", how="measured"),
+        between("The same on held-out samples", source, FAR, None, wrong["eval_loss"] / right["eval_loss"], "times",
+                how="measured"),
         between("Replicas drift apart: largest difference (0.08 to 0.09 on the lecture's data)", source, APART, None,
                 wrong["largest_difference"], how="measured"),
         holds("Comparing checksums between ranks finds it, and finds nothing in the right run", source, "found",
               wrong["mismatches"][0] if found else "not so", found, how="measured"),
-        holds("The validator refuses such a list of actions before it runs", "ours", "refused", wrong["refused"] or "accepted",
-              bool(wrong["refused"]), how="measured"),
+        holds("The validator refuses such a list of actions before it runs", "ours", "refused",
+              wrong["refused"] or "accepted", bool(wrong["refused"]), how="measured"),
     ], table(["ZeRO-2", "last loss", "held-out loss", "replicas equal"], rows),
         f"the data, so the losses; that {FAR} times the loss is far, and {APART} a drift.",
         data={key: wrong[key] for key in ("losses", "eval_loss", "stale", "largest_difference", "mismatches")})
@@ -168,24 +177,27 @@ def forgotten_gather(runs: Runs) -> Demo:
 
 def fewer_ranks(runs: Runs) -> Demo:
     """Demo 5."""
-    kept = {1: (522_496, 522_496, 522_496, 522_496), 2: (522_496, 326_560, 293_904, 261_248), 3: (522_528, 261_264, 217_720, 174_176)}
+    kept = {1: (522_496, 522_496, 522_496, 522_496), 2: (522_496, 326_560, 293_904, 261_248),
+            3: (522_528, 261_264, 217_720, 174_176)}
     sent = {1: {2: 0, 3: 0}, 2: {2: 65_312, 3: 97_968}, 3: {2: 87_088, 3: 130_632}}  # by volume
     found, rows = [], []
     for ranks in (1, 2, 3):
         every = runs.all(ranks)
         padded = every["0"]["padded_psi"]
-        found.append(equal(f"N = {ranks}: elements of padding", "lecture 3.6", 2 if ranks == 3 else 0, padded - PSI, how="counted"))
+        found.append(equal(f"N = {ranks}: elements of padding", "lecture 3.6", 2 if ranks == 3 else 0, padded - PSI,
+                           how="counted"))
         for stage, summary in every.items():
             rank_0 = [summary["memory"][0]["after_backward"], summary["traffic"][0]["sent_bytes_per_step"]]
             rows.append([ranks, LABEL[stage], padded, *rank_0, summary["traffic"][0]["messages_per_step"]])
-            found.append(equal(f"N = {ranks}, {LABEL[stage]}: bytes after backward, bytes sent in a step, with psi' = {padded:,}",
-                               "lecture 3.6; ZeRO sec. 5, 7", [kept[ranks][int(FORMULA[stage])], sent[ranks][VOLUME[stage]]], rank_0,
-                               how="counted"))
+            found.append(equal(f"N = {ranks}, {LABEL[stage]}: bytes after backward, bytes sent in a step, with "
+                               f"psi' = {padded:,}", "lecture 3.6; ZeRO sec. 5, 7",
+                               [kept[ranks][int(FORMULA[stage])], sent[ranks][VOLUME[stage]]], rank_0, how="counted"))
             if stage != "0":
                 found.append(_same(f"N = {ranks}, {LABEL[stage]}", summary, every["0"], "lecture 3.4, 3.6"))
     return Demo("Fewer ranks, and padding", "3.6", found,
                 table(["N", "strategy", "psi'", "after backward", "sent a step", "messages"], rows),
-                f"{FEW_STEPS} steps; `python -m mpizero.verify` runs {STEPS} on every number of ranks.", data={"rows": rows})
+                f"{FEW_STEPS} steps; `python -m mpizero.verify` runs {STEPS} on every number of ranks.",
+                data={"rows": rows})
 
 
 DEMOS = (same_bits, bytes_kept, bytes_sent, forgotten_gather, fewer_ranks)
@@ -195,15 +207,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     """0 if every claim agrees, on every rank. Ranks beyond the fourth wait."""
     asked = claims.options(__doc__, EXAMPLE, len(DEMOS), argv)
     from meshes import start_with, together, where
+
+    from mpizero.comm import barrier
     world = start_with(RANKS, EXAMPLE)
     group, status = world.subgroup(range(RANKS), "the first four"), 0
     if group is not None:
         runs = Runs(group)
-        status = claims.tell(asked, __doc__, [partial(demo, runs) for demo in DEMOS], where(world), speaks=world.rank == 0)
-    world.barrier()
+        status = claims.tell(asked, __doc__, [partial(demo, runs) for demo in DEMOS], where(world),
+                             speaks=world.rank == 0)
+    barrier(world)
     return together(world, status)
 
 
 if __name__ == "__main__":
-    from mpizero.dist import run_main
+    from mpizero.comm import run_main
     run_main(main)

@@ -1,7 +1,7 @@
 """FSDP: flat parameters, the size of a unit, overlap and prefetch, hybrid sharding. On four ranks or more.
 
-The last demo sums gradients, and trains, on a mesh of 2 x 2 real ranks. Its sum on 2 x 8 runs on ranks too if there are 16, else in one
-process that adds in the same order.
+The last demo sums gradients, and trains, on a mesh of 2 x 2 real ranks. Its sum on 2 x 8 runs on ranks too if there are
+16, else in one process that adds in the same order.
 """
 
 from __future__ import annotations
@@ -12,45 +12,34 @@ from typing import Any
 
 import claims
 from claims import Claim, Demo, between, equal, holds, rounds_to
-from steps import step_of
+from overlap import overlap
 
 import figures
 from mpizero.layout import ParamSpec, flatten
+from mpizero.machine import LECTURE, LECTURE_TOKENS, Machine
+from mpizero.papers import sharding
+from mpizero.papers.sizing import Sizing, choices, merged, sizing
 from mpizero.planner import links, plan_memory, plan_traffic
-from mpizero.planner.costs import Costs, machine_costs
-from mpizero.planner.machine import LECTURE, LECTURE_TOKENS, Machine
-from mpizero.planner.model import blocks, flat, gpt
-from mpizero.planner.sizing import Sizing, choices, merged, sizing
-from mpizero.planner.timeline import LEGEND, Timeline, gantt, simulate
-from mpizero.schedule.actions import Action, Backward, Forward, Unshard
+from mpizero.planner.model import PlannedModel, blocks, gpt
+from mpizero.schedule import Setup, StepSettings, set_up
+from mpizero.schedule.actions import Unshard
 from mpizero.text import in_units, table
 
 EXAMPLE = "mpirun -n 4 python scripts/03_fsdp.py --json fsdp.json"
 RANKS = 4
-BLOCK = 12 * 5120**2  # parameters of a block of the lecture's 13B model, of 40 blocks and an embedding
-WORLD, HOST = 64, 8  # its ranks, and those of a host
+WORLD, HOST = 64, 8  # ranks of the lecture's 13B model, and those of a host
 TOLERANCE = 2e-15  # of float64 sums in two orders, relative to the largest sum
-CHARTS = {  # the lecture's, two columns a second: passes, overlap, seconds, rows of both streams
-    "no overlap": ({}, False, 40.5, (
-        "compute |   F0FF   F1FF   F2FF   F3FFB3BBBBBB      B2BBBBBB      B1BBBBBB      B0|",
-        "comm    |A0A    A1A    A2A    A3A            R3RA2A        R2RA1A        R1RA0A  |")),
-    "overlap, no backward prefetch": ({}, True, 36.0, (
-        "compute |   F0FFF1FFF2FFF3FFB3BBBBBB      B2BBBBBB      B1BBBBBB      B0BBBBBB   |",
-        "comm    |A0AA1A A2A A3A             R3RA2A        R2RA1A        R1RA0A        R0R|")),
-    "overlap and backward prefetch": ({"backward_prefetch": 1}, True, 27.0, (
-        "compute |   F0FFF1FFF2FFF3FFB3BBBBBBB2BBBBBBB1BBBBBBB0BBBBBB                     |",
-        "comm    |A0AA1A A2A A3A A2A         R3RA1A  R2RA0A  R1R     R0R                  |")),
-}
 
 
 def flat_parameter() -> Demo:
     """Demo 1."""
     linear = flatten("Linear 4 x 3", [ParamSpec("weight", (4, 3)), ParamSpec("bias", (3,))], 16)
     block = flatten("block", [ParamSpec("weight", (12, 5120, 5120))], 1000)
-    padding = {ranks: layout.padded_numel - layout.numel for ranks in range(1, 1025) for layout in [flatten("", block.params, ranks)]}
-    lists, geometry = step_of(gpt(1, 1600, 25, 50_257).spec, "3", RANKS)
-    index, unit = next((i, unit) for i, unit in enumerate(geometry.wrapping.units) if unit.name == "h.0")
-    gathers = sum(action == Unshard(index) for action in lists.accumulate)
+    padding = {ranks: layout.padded_numel - layout.numel for ranks in range(1, 1025)
+               for layout in [flatten("", block.params, ranks)]}
+    step = _sharded(gpt(1, 1600, 25, 50_257), RANKS)
+    index, unit = next((i, unit) for i, unit in enumerate(step.wrapping.units) if unit.name == "h.0")
+    gathers = sum(action == Unshard(index) for action in step.lists.accumulate)
     figure, source = "lecture 5.2; FSDP fig. 3", "lecture 5.2; FSDP sec. 3.2.1"
     rows = [[layout.name, ranks, layout.numel, layout.padded_numel - layout.numel, layout.shard_numel(ranks)]
             for layout, ranks in ((linear, 16), (block, 1000))]
@@ -63,37 +52,41 @@ def flat_parameter() -> Demo:
               linear.shard(15, 16).start >= linear.numel),
         equal("A block of 12 x 5120^2 elements on 1000 ranks: elements of padding", source, 200, padding[1000]),
         holds("Padding is at most F - 1 elements: the block, every F from 1 to 1024", source, "at most F - 1",
-              f"at most {max(padding.values())}, never more than F - 1", all(pad < ranks for ranks, pad in padding.items())),
-        equal(f"The {len(unit.params)} tensors of a GPT-2 block: collectives to gather them, in forward and again in backward", source,
-              2, gathers, how="planned"),
+              f"at most {max(padding.values())}, never more than F - 1",
+              all(pad < ranks for ranks, pad in padding.items())),
+        equal(f"The {len(unit.params)} tensors of a GPT-2 block: collectives to gather them, in forward and again in "
+              "backward", source, 2, gathers, how="planned"),
     ], table(["unit", "ranks", "elements", "padding", "of each rank"], rows), data={"rows": rows})
 
 
 def unit_size() -> Demo:
     """Demo 2."""
-    spec = blocks().spec
-    lists, geometry = step_of(spec, "3", WORLD)
-    rows = choices([unit.numel for unit in geometry.wrapping.units], WORLD, 2, LECTURE)
-    chosen = next(row for row in rows if row.units == len(geometry.wrapping.units))
-    points = plan_memory(lists.step(), geometry).points
+    step = _sharded(blocks(), WORLD)
+    rows = choices([unit.numel for unit in step.wrapping.units], WORLD, 2, LECTURE)
+    chosen = next(row for row in rows if row.units == len(step.wrapping.units))
+    points = plan_memory(step.lists.step(), step.geometry).points
     peaks, counts = [row.peak_elements for row in rows], [row.collectives for row in rows]
     slower = 100 * (_gathered_in(32).seconds / _gathered_in(1).seconds - 1)
     source = "lecture 5.3; FSDP sec. 3.2.1"
     return Demo("How large should a unit be? 13B on 64 ranks", "5.3", [
-        equal("Parameters: 40 blocks of 12 x 5120^2 and an embedding of 32,000 x 5120", "lecture 5.3", 12_746_752_000, spec.psi),
+        equal("Parameters: 40 blocks of 12 x 5120^2 and an embedding of 32,000 x 5120", "lecture 5.3", 12_746_752_000,
+              step.wrapping.numel),
         equal("Peak of parameters when a unit is a block: sum(psi_i)/F + max psi_i", source, 2 * chosen.peak_elements,
               max(point.live["param"] + point.live["unsharded_param"] for point in points), "bytes", how="planned"),
         equal("Collectives of a step when a unit is a block: O(units), three each", source, 3 * chosen.units,
-              len(plan_traffic(lists.step(), geometry)), how="planned"),
-        holds("The smaller the units, the lower the peak", source, "falling", f"{in_units(2 * peaks[0])} to {in_units(2 * peaks[-1])}",
-              peaks == sorted(peaks, reverse=True)),
-        holds("The smaller the units, the more collectives", source, "rising", f"{counts[0]} to {counts[-1]:,}", counts == sorted(counts)),
-        rounds_to("2^30 float32 elements gathered in pieces of 33 million take longer than in one by", "lecture 5.3; FSDP fig. 2", "13",
-                  slower, "%"),
+              len(plan_traffic(step.lists.step(), step.geometry)), how="planned"),
+        holds("The smaller the units, the lower the peak", source, "falling",
+              f"{in_units(2 * peaks[0])} to {in_units(2 * peaks[-1])}", peaks == sorted(peaks, reverse=True)),
+        holds("The smaller the units, the more collectives", source, "rising", f"{counts[0]} to {counts[-1]:,}",
+              counts == sorted(counts)),
+        rounds_to("2^30 float32 elements gathered in pieces of 33 million take longer than in one by",
+                  "lecture 5.3; FSDP fig. 2", "13", slower, "%"),
     ], table(["a unit is", "units", "peak of parameters", "collectives", "s, alone", "s, latency"],
-             [[row.label, row.units, in_units(2 * row.peak_elements), row.collectives, row.seconds, row.latency_seconds] for row in rows]),
-        "seconds are those of the rings alone, on the machine of demo 3. The pieces: 8 ranks of a host at 450 GB/s, alpha 5 us; of these "
-        "the lecture's text names alpha alone. As it says, small pieces cost less in this model than FSDP measured.",
+             [[row.label.replace("stage", "segment"), row.units, in_units(2 * row.peak_elements), row.collectives,
+               row.seconds, row.latency_seconds] for row in rows]),
+        "seconds are those of the rings alone, on the machine of demo 3. The pieces: 8 ranks of a host at 450 GB/s, "
+        "alpha 5 us; of these the lecture's text names alpha alone. As it says, small pieces cost less in this model "
+        "than FSDP measured.",
         {"03-unit-size": lambda: figures.unit_size(rows, 2)}, {"rows": [vars(row) for row in rows]})
 
 
@@ -103,76 +96,14 @@ def _gathered_in(pieces: int) -> Sizing:
     return sizing("", merged([2**25] * 32, 32 // pieces), HOST, 4, machine)
 
 
-def overlap() -> Demo:
-    """Demo 3."""
-    costs = Costs(forward=2, backward=4, all_gather=1.5, reduce_scatter=1.5)
-    played = {name: simulate(_gradients(4, 1024, **passes), costs, limit=2, overlap=both) for name, (passes, both, *_) in CHARTS.items()}
-    found: list[Claim] = []
-    for name, (*_, seconds, rows) in CHARTS.items():
-        same = gantt(played[name], scale=2).splitlines() == list(rows)
-        found += [equal(f"4 units, {name}: forward and backward take", "lecture 5.4", seconds, played[name].finish, "s", how="simulated"),
-                  holds(f"4 units, {name}: the lecture's chart", "lecture 5.4", "the same, character by character",
-                        "the same" if same else "another", same, how="simulated")]
-    found.append(equal("4 units: of which compute", "lecture 5.4", 24.0, played["no overlap"].compute, "s", how="simulated"))
-    drawn = "\n\n".join(f"{name}: {each.finish:g} s\n{gantt(each, scale=2)}" for name, each in played.items())
-    return Demo("Overlap, prefetch and the rate limiter", "5.4", [*found, *_large()],
-                f"{drawn}\n\n{LEGEND.replace(', S all-reduce, U update', '')}",
-                "4 units with F = 2, B = 4, A = R = 1.5 s, the last one kept between forward and backward, at most two gathered: what the "
-                "charts show. 13B: 40 blocks, 989.4 TFLOP/s at 50 %, 50 GB/s a rank, alpha 10 us, 16,384 tokens a rank: what the lecture's "
-                "seconds of a block give.",
-                {f"03-timeline-{i}": partial(_draw, name, each) for i, (name, each) in enumerate(played.items(), 1)},
-                {name: each.data() for name, each in played.items()})
-
-
-def _draw(name: str, timeline: Timeline) -> Any:
-    return figures.timeline(name, timeline)
-
-
-def _gradients(units: int, numel: int, **passes: Any) -> list[Action]:
-    """Forward and backward of equal units on 64 ranks."""
-    return step_of(flat(units * numel, units).spec, "3", WORLD, keep_last_unit=True, **passes)[0].accumulate
-
-
-def _large() -> list[Claim]:
-    """The 13B model, of 40 blocks on 64 ranks."""
-    costs = machine_costs(step_of(flat(40 * BLOCK, 40).spec, "3", WORLD)[1], LECTURE, LECTURE_TOKENS)
-
-    def play(limit: int | None = None, issue: float = 0.0, **passes: Any) -> Timeline:
-        return simulate(_gradients(40, BLOCK, **passes), costs, limit=limit, issue_seconds=issue)
-
-    without, ahead, limited = play(), play(backward_prefetch=1), play(2, backward_prefetch=1)
-    gains = [1 - play(2, issue, backward_prefetch=1, forward_prefetch=1).finish / play(2, issue, backward_prefetch=1).finish
-             for issue in (0.0, 1e-3, 5e-3, 15e-3, 30e-3)]
-    prefetch, limiter = "lecture 5.4; FSDP sec. 3.3.2", "lecture 5.4; FSDP sec. 3.4.2"
-    rounds, same = partial(_simulated, rounds_to), partial(_simulated, equal)
-    return [
-        *[rounds(f"13B: {what} of a block", "lecture 5.4", printed, 1e3 * costs.of(action), "ms")
-          for what, printed, action in (("forward", "20.8", Forward(0, 0)), ("backward", "41.7", Backward(0, 0)),
-                                        ("all-gather", "13.0", Unshard(0)))],
-        rounds("13B: forward and backward without backward prefetch", prefetch, "3.54", without.finish, "s"),
-        rounds("13B: with backward prefetch", prefetch, "2.53", ahead.finish, "s"),
-        rounds("13B: with backward prefetch faster by a factor of", prefetch, "1.40", without.finish / ahead.finish),
-        same("13B: blocks whose buffers are allocated at once without the rate limiter, 40 in forward and 39 in backward", limiter, 79,
-             ahead.peak_gathered),
-        same("13B: the same with at most two all-gathers in flight", limiter, 2, limited.peak_gathered),
-        same("13B: the limiter costs no time", limiter, ahead.finish, limited.finish, "s"),
-        between("13B: forward prefetch gains next to nothing, though the CPU take up to 30 ms an action", "lecture 5.4; FSDP sec. 3.3.3",
-                None, 0.5, 100 * max(gains), "%", how="simulated"),
-    ]
-
-
-def _simulated(make: Callable[..., Claim], *words: Any) -> Claim:
-    return make(*words, how="simulated")
-
-
 def hybrid(world: Any) -> Demo:
     """Demo 4. On ranks."""
-    spec = blocks().spec
-    size, placed, kept = 2 * spec.psi, {}, {}
-    for shards in (1, 2, 4, 8, 16, 32, 64):
-        lists, geometry = step_of(spec, "3", WORLD, shards)
-        placed[shards] = links.place(plan_traffic(lists.step(), geometry), geometry, HOST)
-        kept[shards] = plan_memory(lists.step(), geometry).after_backward_bytes
+    psi, steps = blocks().spec.psi, {shards: _sharded(blocks(), WORLD, shards) for shards in (1, 2, 4, 8, 16, 32, 64)}
+    size = 2 * psi
+    placed = {shards: links.place(plan_traffic(step.lists.step(), step.geometry), step.geometry, HOST)
+              for shards, step in steps.items()}
+    kept = {shards: plan_memory(step.lists.step(), step.geometry).after_backward_bytes
+            for shards, step in steps.items()}
     within, full = placed[HOST].inter_host_bytes, placed[WORLD].inter_host_bytes
     source, exercise = "lecture 5.5; FSDP sec. 3.2.2", "lecture 5.5, exercise 6; FSDP sec. 3.2.2"
     planned, rounds = partial(_planned, equal), partial(_planned, rounds_to)
@@ -180,24 +111,27 @@ def hybrid(world: Any) -> Demo:
         rounds("M, the model in float16", exercise, "25.5", size / 1e9, "GB"),
         rounds("Hybrid, F = 8: a rank sends to another host in a step", exercise, "5.58", within / 1e9, "GB"),
         planned("Hybrid: 2 M (W - F) / (F W), the ring's all-reduce of M/F over W/F replicas", exercise,
-                links.hybrid_sharding(size, WORLD, HOST), within, "bytes"),
+                sharding.hybrid_sharding(size, WORLD, HOST), within, "bytes"),
         rounds("Full sharding: a rank whose ring leaves the host there sends", exercise, "75.29", full / 1e9, "GB"),
-        planned("Full sharding: 3 M (W - 1) / W", exercise, links.full_sharding(size, WORLD), full, "bytes"),
+        planned("Full sharding: 3 M (W - 1) / W", exercise, sharding.full_sharding(size, WORLD), full, "bytes"),
         rounds("Hybrid divides what leaves the host by about 13: by", source, "13.5", full / within),
-        rounds("FSDP prints 2 M (W - 1) / (F W) for hybrid: more than the ring sends by a factor of", "FSDP sec. 3.2.2", "1.125",
-               links.hybrid_sharding_printed(size, WORLD, HOST) / within),
+        rounds("FSDP prints 2 M (W - 1) / (F W) for hybrid: more than the ring sends by a factor of", "FSDP sec. 3.2.2",
+               "1.125", sharding.hybrid_sharding_printed(size, WORLD, HOST) / within),
         rounds("Full sharding's traffic at 50 GB/s takes", source, "1.51", full / LECTURE.inter_bandwidth, "s"),
-        rounds("A step computes for", source, "2.53", LECTURE.compute_seconds(spec.psi, LECTURE_TOKENS), "s"),
-        planned("Hybrid keeps more model states on a rank, by a factor of", source, WORLD / HOST, kept[HOST] / kept[WORLD]),
+        rounds("A step computes for", source, "2.53", LECTURE.compute_seconds(psi, LECTURE_TOKENS), "s"),
+        planned("Hybrid keeps more model states on a rank, by a factor of", source, WORLD / HOST,
+                kept[HOST] / kept[WORLD]),
         *_sums(world), *_training(world),
     ], table(["F", "states of a rank", "to other hosts: busiest rank", "whole host", "s at 50 GB/s"],
              [[shards, in_units(kept[shards]), in_units(each.inter_host_bytes), in_units(each.host_bytes),
                each.inter_host_bytes / LECTURE.inter_bandwidth] for shards, each in placed.items()]),
-        "each rank has 50 GB/s of its own to other hosts, as the lecture counts. For a whole host the gain is smaller: a ring laid out "
-        f"host by host leaves each at one rank alone, so it is {in_units(placed[WORLD].host_bytes)} against "
-        f"{in_units(placed[HOST].host_bytes)}, a factor of {placed[WORLD].host_bytes / placed[HOST].host_bytes:.2f}.",
+        "each rank has 50 GB/s of its own to other hosts, as the lecture counts. For a whole host the gain is smaller: "
+        "a ring laid out host by host leaves each at one rank alone, so it is "
+        f"{in_units(placed[WORLD].host_bytes)} against {in_units(placed[HOST].host_bytes)}, a factor of "
+        f"{placed[WORLD].host_bytes / placed[HOST].host_bytes:.2f}.",
         {"03-hybrid": lambda: figures.hybrid({shards: each.inter_host_bytes for shards, each in placed.items()}, kept)},
-        {"M": size, "inter_host_bytes": {shards: each.inter_host_bytes for shards, each in placed.items()}, "states": kept})
+        {"M": size, "inter_host_bytes": {shards: each.inter_host_bytes for shards, each in placed.items()},
+         "states": kept})
 
 
 def _planned(make: Callable[..., Claim], *words: Any) -> Claim:
@@ -212,12 +146,12 @@ def _sums(world: Any) -> list[Claim]:
     large = sum_on_ranks(world, 16, 8) if enough else sum_in_order(gradients(16), 8)
     same = bool((ours == here).all())
     return [
-        between("2 x 2 ranks: the sum in two steps differs from the direct one, relative to the largest sum, by", source, None, TOLERANCE,
-                distance(ours, gradients(RANKS)), how="measured"),
+        between("2 x 2 ranks: the sum in two steps differs from the direct one, relative to the largest sum, by",
+                source, None, TOLERANCE, distance(ours, gradients(RANKS)), how="measured"),
         holds("2 x 2: one process that adds in the order of the rings gets the ranks' bits", "ours", "the same bits",
               "the same bits" if same else "other bits", same, how="measured"),
-        between(f"2 x 8, {'on ranks' if enough else 'in one process, in the order of the rings'}: the sum in two steps differs by", source,
-                None, TOLERANCE, distance(large, gradients(16)), how="measured"),
+        between(f"2 x 8, {'on ranks' if enough else 'in one process, in the order of the rings'}: the sum in two steps "
+                "differs by", source, None, TOLERANCE, distance(large, gradients(16)), how="measured"),
     ]
 
 
@@ -227,15 +161,20 @@ def _training(world: Any) -> list[Claim]:
     found, source = train(world, RANKS, 2), "lecture 5.5; FSDP sec. 3.2.2"
     psi = found["padded_psi"]
     return [
-        equal("2 x 2 ranks train the 5-layer MLP: model states of each after backward, 16 psi / F", source, [16 * psi // 2] * RANKS,
-              found["after_backward"], "bytes", how="counted"),
-        equal("2 x 2: each sends across replicas 2 M (W - F) / (F W)", source, [links.hybrid_sharding(2 * psi, RANKS, 2)] * RANKS,
-              found["across_replicas"], "bytes", how="counted"),
-        equal("2 x 2: each sends inside its shard group 3 M (F - 1) / F", source, [links.full_sharding(2 * psi, 2)] * RANKS,
-              found["inside"], "bytes", how="counted"),
-        holds("2 x 2: replicas hold the same bits", source, "equal", "equal" if found["replicas_equal"] else "different",
-              found["replicas_equal"], how="counted"),
+        equal("2 x 2 ranks train the 5-layer MLP: model states of each after backward, 16 psi / F", source,
+              [16 * psi // 2] * RANKS, found["after_backward"], "bytes", how="counted"),
+        equal("2 x 2: each sends across replicas 2 M (W - F) / (F W)", source,
+              [sharding.hybrid_sharding(2 * psi, RANKS, 2)] * RANKS, found["across_replicas"], "bytes", how="counted"),
+        equal("2 x 2: each sends inside its shard group 3 M (F - 1) / F", source,
+              [sharding.full_sharding(2 * psi, 2)] * RANKS, found["inside"], "bytes", how="counted"),
+        holds("2 x 2: replicas hold the same bits", source, "equal",
+              "equal" if found["replicas_equal"] else "different", found["replicas_equal"], how="counted"),
     ]
+
+
+def _sharded(model: PlannedModel, ranks: int, shards: int | None = None, **passes: Any) -> Setup:
+    """A step at stage 3 in float16. shards: all ranks unless given."""
+    return set_up(model.spec, ranks, StepSettings("3", shards, **passes))
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -248,5 +187,5 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    from mpizero.dist import run_main
+    from mpizero.comm import run_main
     run_main(main)

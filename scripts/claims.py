@@ -1,7 +1,7 @@
 """Claims, and how they are told: what the four scripts share.
 
-A demo gathers claims: what the lecture and the papers say beside what comes out here, and whether the two agree. `tell` runs demos, prints
-them and writes them as JSON; its status is 1 as soon as one claim does not come out.
+A demo gathers claims: what the lecture and the papers say beside what comes out here, and whether the two agree. `tell`
+runs demos, prints them and writes them as JSON; its status is 1 as soon as one claim does not come out.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
 WIDTH = 100
 SOURCES = ("Sources: the lecture (CMU 15-779, Fall 2025, lecture 13), of which the text is at hand but not the tables; "
-           "ZeRO (arXiv:1910.02054); ZeRO-Infinity (arXiv:2104.07857); ZeRO-Offload (arXiv:2101.06840); FSDP (arXiv:2304.11277). "
-           "GB = 10^9 bytes; psi: parameters; N: ranks.")
+           "ZeRO (arXiv:1910.02054); ZeRO-Infinity (arXiv:2104.07857); ZeRO-Offload (arXiv:2101.06840); "
+           "FSDP (arXiv:2304.11277). GB = 10^9 bytes; psi: parameters; N: ranks.")
 USER_ERROR = 2  # exit status, as of every entry point
 
 Value = bool | int | float | str
@@ -41,7 +41,8 @@ Values = Value | Sequence[Value]
 
 @dataclass(frozen=True)
 class Claim:
-    """claimed and found as people read them; agrees: what this is all about. source: the lecture's section; the paper's section."""
+    """claimed and found as people read them; agrees: what this is all about. source: the lecture's section; the paper's
+    section."""
 
     text: str
     source: str
@@ -53,7 +54,8 @@ class Claim:
 
 @dataclass(frozen=True)
 class Demo:
-    """One demo of the lecture. shown: a table or chart. ours: what is assumed here. figures: name -> what draws it. data: for JSON."""
+    """One demo of the lecture. shown: a table or chart. ours: what is assumed here. figures: name -> what draws it.
+    data: for JSON."""
 
     title: str
     section: str
@@ -77,7 +79,8 @@ def rounds_to(text: str, source: str, claimed: str, found: float, unit: str = ""
     return Claim(text, source, _say(claimed, unit), _say(found, unit), agrees, how)
 
 
-def between(text: str, source: str, low: float | None, high: float | None, found: float, unit: str = "", how: str = "computed") -> Claim:
+def between(text: str, source: str, low: float | None, high: float | None, found: float, unit: str = "",
+            how: str = "computed") -> Claim:
     """At least `low`, at most `high`; None: no bound."""
     words = {(False, False): f"{_say(low)} to {_say(high, unit)}", (False, True): f"at least {_say(low, unit)}",
              (True, False): f"at most {_say(high, unit)}"}[low is None, high is None]
@@ -100,15 +103,17 @@ def _say(value: Any, unit: str = "") -> str:
     return f"{text} {unit}" if unit else text
 
 
-# -- command line -------------------------------------------------------------------------------------------------------
+# -- command line ------------------------------------------------------------------------------------------------------
 
 
 def options(doc: str | None, example: str, demos: int, argv: Sequence[str] | None = None) -> argparse.Namespace:
     """The flags that all scripts have."""
     parser = Parser(prog=Path(sys.argv[0]).name, description=doc, epilog=f"example:\n  {example}")
-    parser.add_argument("--demo", type=int, choices=range(1, demos + 1), metavar="K", help=f"this one alone, 1 to {demos} (all)")
+    parser.add_argument("--demo", type=int, choices=range(1, demos + 1), metavar="K",
+                        help=f"this one alone, 1 to {demos} (all)")
     parser.add_argument("--json", metavar="FILE", help="write claims, tables and numbers to this file")
-    parser.add_argument("--figures", metavar="DIR", help="draw figures into this folder, as PNG (needs matplotlib: extra plot)")
+    parser.add_argument("--figures", metavar="DIR",
+                        help="draw figures into this folder, as PNG (needs matplotlib: extra plot)")
     found = parser.parse_args(sys.argv[1:] if argv is None else argv)
     if found.figures is not None:
         _prepare_figures(Path(found.figures))
@@ -124,8 +129,10 @@ def _prepare_figures(folder: Path) -> None:
         raise ConfigError(f"--figures {folder} cannot be made: {error.strerror}") from None
 
 
-def tell(asked: argparse.Namespace, doc: str | None, demos: Sequence[Callable[[], Demo]], where: str = "", speaks: bool = True) -> int:
-    """Run the demos in order; 0 if every claim agrees, else 1. where: the ranks. speaks: False on ranks that only take part."""
+def tell(asked: argparse.Namespace, doc: str | None, demos: Sequence[Callable[[], Demo]], where: str = "",
+         speaks: bool = True) -> int:
+    """Run the demos in order; 0 if every claim agrees, else 1. where: the ranks. speaks: False on ranks that only take
+    part."""
     say: Callable[..., None] = print if speaks else _silent
     begin, told = time.perf_counter(), {}
     title = str(doc).splitlines()[0]
@@ -155,14 +162,15 @@ def alone(main: Callable[[], int]) -> NoReturn:
         sys.exit(0)
 
 
-# -- what is printed and written ----------------------------------------------------------------------------------------
+# -- what is printed and written ---------------------------------------------------------------------------------------
 
 
 def show(number: int, demo: Demo) -> str:
     """A demo as text that fits 100 columns."""
     ours = fill(f"Ours: {demo.ours}", WIDTH, break_on_hyphens=False) if demo.ours else ""
     claims = "\n".join(map(_show_claim, demo.claims))
-    return "\n\n".join(filter(None, [f"\n== {number}. {demo.title} (lecture {demo.section})", demo.shown, ours, claims]))
+    return "\n\n".join(filter(None,
+                              [f"\n== {number}. {demo.title} (lecture {demo.section})", demo.shown, ours, claims]))
 
 
 def _show_claim(claim: Claim) -> str:

@@ -1,17 +1,21 @@
-"""Figures of the four scripts: one function each, from plain numbers. Colours and sizes are those of `mpizero.report`."""
+"""Figures of the four scripts: one function each, from plain numbers.
+
+Colours and sizes are those of `mpizero.report`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from mpizero.planner import intensity as ait
-from mpizero.planner import states
-from mpizero.planner.fragmentation import Outcome
-from mpizero.planner.sizing import Sizing
+from mpizero.papers import intensity as ait
+from mpizero.papers import states
+from mpizero.papers.fragmentation import Outcome
+from mpizero.papers.sizing import Sizing
 from mpizero.planner.timeline import Timeline
 from mpizero.report.style import (
-    BLACK, BLUE, GREEN, GREY, LIGHT, MEMORY_COLORS, ORANGE, PURPLE, SKY, SPAN_COLORS, VERMILLION, figure, legend, styled, swatch,
+    BLACK, BLUE, GREEN, GREY, LIGHT, MEMORY_COLORS, ORANGE, PURPLE, SKY, SPAN_COLORS, VERMILLION, figure, legend,
+    styled, swatch,
 )
 from mpizero.report.timeline import draw_timeline
 
@@ -42,14 +46,16 @@ def _ticks(axis: Any, values: Sequence[float]) -> None:
 @styled
 def model_states(psi: int, cells: Sequence[states.Cell]) -> Figure:
     """ZeRO's figure 1 as curves: bytes on a rank against the number of ranks, and what table 1 prints."""
-    made, axes = _one(f"Model states of {psi / 1e9:g}B parameters on each rank, after backward", "ranks N", "GB (10^9 bytes)")
+    made, axes = _one(f"Model states of {psi / 1e9:g}B parameters on each rank, after backward", "ranks N",
+                      "GB (10^9 bytes)")
     ranks = [2**i for i in range(11)]
     for (stage, color), line in zip(STAGE_COLORS.items(), LINES, strict=False):
         label = f"{states.NAMES[stage]}: {states.form_text(stage)}"
-        axes.plot(ranks, [states.stage_bytes(psi, stage, count) / states.GB for count in ranks], color=color, linestyle=line, label=label)
+        axes.plot(ranks, [states.stage_bytes(psi, stage, count) / states.GB for count in ranks], color=color,
+                  linestyle=line, label=label)
     printed = [cell for cell in cells if cell.label == f"{psi / 1e9:g}B"]
-    axes.plot([cell.count for cell in printed], [cell.printed / states.GB for cell in printed], "o", color=GREY, markersize=5,
-              markeredgecolor=BLACK, label="printed in table 1")
+    axes.plot([cell.count for cell in printed], [cell.printed / states.GB for cell in printed], "o", color=GREY,
+              markersize=5, markeredgecolor=BLACK, label="printed in table 1")
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")
     _ticks(axes.xaxis, ranks[::2])
@@ -61,7 +67,8 @@ def model_states(psi: int, cells: Sequence[states.Cell]) -> Figure:
 @styled
 def fragments(plain: Outcome, arena: Outcome) -> Figure:
     """Free memory and its largest hole, against a request."""
-    made, axes = _one(f"A request for {plain.request} of {plain.capacity}, after nine layers", "units of memory", "", 2.4)
+    made, axes = _one(f"A request for {plain.request} of {plain.capacity}, after nine layers", "units of memory", "",
+                      2.4)
     for row, each in enumerate((plain, arena)):
         axes.barh(row, each.free, color=SKY, height=0.6)
         axes.barh(row, each.largest_hole, color=BLUE, height=0.3)
@@ -78,8 +85,10 @@ def fragments(plain: Outcome, arena: Outcome) -> Figure:
 @styled
 def losses(curves: Mapping[str, Sequence[float]]) -> Figure:
     """Loss over steps; curves that hold the same bits lie on one another, so lines are drawn ever thinner."""
-    made, axes = _one("Loss on four ranks: ZeRO's curves lie on data parallelism's", "step", "cross-entropy, nats a sample")
-    styles = zip((LIGHT, GREY, SKY, ORANGE, BLUE, VERMILLION), (11, 8.5, 6, 3.5, 1.2, 1), ("-",) * 5 + (":",), strict=True)
+    made, axes = _one("Loss on four ranks: ZeRO's curves lie on data parallelism's", "step",
+                      "cross-entropy, nats a sample")
+    styles = zip((LIGHT, GREY, SKY, ORANGE, BLUE, VERMILLION), (11, 8.5, 6, 3.5, 1.2, 1), ("-",) * 5 + (":",),
+                 strict=True)
     for (label, values), (color, thick, line) in zip(curves.items(), styles, strict=True):
         axes.plot(values, color=color, linewidth=thick, linestyle=line, label=label)
     axes.set_ylim(bottom=0)
@@ -91,7 +100,8 @@ def losses(curves: Mapping[str, Sequence[float]]) -> Figure:
 def counted_states(ranks: Mapping[str, Mapping[str, Any]], psi: int) -> Figure:
     """Bytes a parameter by kind, after backward, with the peak of the step."""
     made, axes = _one("Model states counted on rank 0 of 4, right after backward", "", "bytes a parameter")
-    kinds = [kind for kind in MEMORY_COLORS if any(rank["by_kind"].get(kind, {}).get("after_backward") for rank in ranks.values())]
+    kinds = [kind for kind in MEMORY_COLORS
+             if any(rank["by_kind"].get(kind, {}).get("after_backward") for rank in ranks.values())]
     kinds = [kind for kind in kinds if kind not in ("activation", "workspace")]
     for column, rank in enumerate(ranks.values()):
         bottom = 0.0
@@ -133,15 +143,15 @@ def counted_traffic(by_op: Mapping[str, Mapping[str, int]], psi: int) -> Figure:
 @styled
 def unit_size(rows: Sequence[Sizing], itemsize: int) -> Figure:
     """The peak of parameters against the number of collectives, and what these take."""
-    made, axes = _one("How large a unit should be (13B on 64 ranks), and how long its rings take", "collectives in a step",
-                      "peak of parameters, GB (10^9 bytes)")
+    made, axes = _one("How large a unit should be (13B on 64 ranks), and how long its rings take",
+                      "collectives in a step", "peak of parameters, GB (10^9 bytes)")
     peaks = [itemsize * row.peak_elements / 1e9 for row in rows]
     axes.plot([row.collectives for row in rows], peaks, "o-", color=BLUE)
     for i, (row, peak) in enumerate(zip(rows, peaks, strict=True)):
         above = i % 2 == 0
         text = f"{row.label.replace('stage', 'block')}: {row.seconds:.2f} s"
-        axes.annotate(text, (row.collectives, peak), (4, 4) if above else (-4, -4), textcoords="offset points", fontsize=8,
-                      ha="left" if above else "right", va="bottom" if above else "top")
+        axes.annotate(text, (row.collectives, peak), (4, 4) if above else (-4, -4), textcoords="offset points",
+                      fontsize=8, ha="left" if above else "right", va="bottom" if above else "top")
     axes.set_xscale("log")
     axes.set_yscale("log")
     axes.set_xlim(1.2, 9000)
@@ -163,7 +173,8 @@ def timeline(name: str, played: Timeline) -> Figure:
 @styled
 def hybrid(between: Mapping[int, int], kept: Mapping[int, int]) -> Figure:
     """What F costs in memory, and what it spares between hosts."""
-    made, axes = _one("Sharding factor F: 13B on 8 hosts of 8 ranks", "F, ranks among which the model is sharded", "GB (10^9 bytes)")
+    made, axes = _one("Sharding factor F: 13B on 8 hosts of 8 ranks", "F, ranks among which the model is sharded",
+                      "GB (10^9 bytes)")
     axes.plot(list(between), [nbytes / 1e9 for nbytes in between.values()], "o-", color=VERMILLION,
               label="sent to other hosts in a step, by the busiest rank")
     axes.plot(list(kept), [nbytes / 1e9 for nbytes in kept.values()], "s--", color=BLUE,
@@ -181,14 +192,16 @@ def hybrid(between: Mapping[int, int], kept: Mapping[int, int]) -> Figure:
 @styled
 def efficiency() -> Figure:
     """Share of the time spent computing against bandwidth, as ZeRO-Infinity's figure 3."""
-    made, axes = _one("Efficiency without overlap, 70 TFLOP/s, sequence 1024", "bandwidth, GB/s (10^9 bytes/s)", "efficiency, %")
+    made, axes = _one("Efficiency without overlap, 70 TFLOP/s, sequence 1024", "bandwidth, GB/s (10^9 bytes/s)",
+                      "efficiency, %")
     speeds = [10 ** (i / 20) for i in range(-10, 75)]
     curves = [("activation checkpoints, hd 2048", ait.ait_activations(2048), GREEN),
               ("parameters and gradients, batch 2", ait.ait_params(ait.SEQ, 2), BLUE),
               ("parameters and gradients, batch 1", ait.ait_params(ait.SEQ, 1), SKY),
               ("optimizer states, batch 2", ait.ait_optimizer(ait.SEQ, 2), VERMILLION)]
     for (label, intensity, color), line in zip(curves, LINES, strict=False):
-        axes.plot(speeds, [100 * ait.efficiency(intensity, 1e9 * speed) for speed in speeds], color=color, linestyle=line, label=label)
+        axes.plot(speeds, [100 * ait.efficiency(intensity, 1e9 * speed) for speed in speeds], color=color,
+                  linestyle=line, label=label)
     axes.axvline(ait.PCIE / 1e9, color=GREY, linestyle=":")
     axes.text(ait.PCIE / 1e9 * 1.06, 3, "one PCIe link")
     axes.set_xscale("log")
@@ -205,8 +218,10 @@ def loading() -> Figure:
     counts = list(range(1, 65))
     for tier, label, color, line in (("cpu", "all ranks load from CPU memory, then all-gather", BLUE, "-"),
                                      ("nvme", "all ranks load from NVMe, then all-gather", ORANGE, "--")):
-        axes.plot(counts, [ait.bandwidth_centric(ranks, tier) / 1e9 for ranks in counts], color=color, linestyle=line, label=label)
-    axes.plot(counts, [ait.owner_broadcast() / 1e9] * len(counts), color=PURPLE, linestyle="-.", label="an owner loads and broadcasts")
+        axes.plot(counts, [ait.bandwidth_centric(ranks, tier) / 1e9 for ranks in counts], color=color, linestyle=line,
+                  label=label)
+    axes.plot(counts, [ait.owner_broadcast() / 1e9] * len(counts), color=PURPLE, linestyle="-.",
+              label="an owner loads and broadcasts")
     axes.set_ylim(0, 75)
     axes.set_xlim(1, 64)
     _ticks(axes.xaxis, (1, 8, 16, 24, 32, 48, 64))

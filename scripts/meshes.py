@@ -10,7 +10,7 @@ import claims  # noqa: F401  finds mpizero
 
 import numpy as np
 
-from mpizero.dist import Group, all_gather, all_gather_values, all_reduce, chunk, mesh, reduce_scatter, start
+from mpizero.comm import Group, all_gather, all_gather_values, all_reduce, barrier, chunk, mesh, reduce_scatter, start
 from mpizero.engine.config import TrainConfig
 from mpizero.engine.gather import gather_data
 from mpizero.engine.job import prepare
@@ -18,7 +18,7 @@ from mpizero.engine.replicas import largest_difference
 from mpizero.engine.summary import summarise
 from mpizero.engine.trainer import run_steps
 from mpizero.errors import LaunchError
-from mpizero.layout import Policy
+from mpizero.layout import Axis, MeshShape, Policy
 from mpizero.schedule import Action, IllegalSchedule, validate
 
 Array = np.ndarray
@@ -46,7 +46,7 @@ def together(world: Group, status: int) -> int:
     return int(all_gather_values(world, np.array([status], dtype=np.float64))[0, 0])
 
 
-# -- sums of gradients --------------------------------------------------------------------------------------------------
+# -- sums of gradients -------------------------------------------------------------------------------------------------
 
 
 def gradients(ranks: int) -> Array:
@@ -55,18 +55,19 @@ def gradients(ranks: int) -> Array:
 
 
 def sum_on_ranks(world: Group, ranks: int, shards: int) -> Array:
-    """(NUMEL,), on every rank: reduce-scatter inside shard groups of `shards`, all-reduce across replicas, and a gather to look at it."""
+    """(NUMEL,), on every rank: reduce-scatter inside shard groups of `shards`, all-reduce across replicas, and a gather
+    to look at it."""
     group = world.subgroup(range(ranks), f"sum of {ranks}")
     whole = np.zeros(NUMEL)
     if group is not None:
-        grid = mesh(group, shards)
+        grid = mesh(group, MeshShape(ranks // shards, shards))
         whole = gradients(ranks)[group.rank].copy()
         shard = np.empty(NUMEL // shards)
-        reduce_scatter(grid.shard, whole, shard)
-        all_reduce(grid.replicate, shard)
-        whole[chunk(NUMEL, grid.shard.rank, shards)] = shard
-        all_gather(grid.shard, whole)
-    world.barrier()
+        reduce_scatter(grid.group(Axis.SHARD), whole, shard)
+        all_reduce(grid.group(Axis.REPLICATE), shard)
+        whole[chunk(NUMEL, grid.group(Axis.SHARD).rank, shards)] = shard
+        all_gather(grid.group(Axis.SHARD), whole)
+    barrier(world)
     return whole
 
 
@@ -77,7 +78,7 @@ def sum_in_order(values: Array, shards: int) -> Array:
 
 
 def _ring_sum(values: Array, outer: int = 1) -> Array:
-    """((x[c+1] + x[c+2]) + ...) + x[c] for chunk c of each of `outer` equal parts: see [Note: ring] in mpizero/dist/ring.py."""
+    """((x[c+1] + x[c+2]) + ...) + x[c] for chunk c of each of `outer` equal parts: see [Note: ring] in comm/ring.py."""
     ranks, numel = values.shape
     total = np.empty(numel)
     for part in range(outer):
@@ -97,7 +98,7 @@ def distance(ours: Array, values: Array) -> float:
     return float(np.abs(ours - direct).max() / np.abs(direct).max())
 
 
-# -- training -----------------------------------------------------------------------------------------------------------
+# -- training ----------------------------------------------------------------------------------------------------------
 
 
 def summary_of(world: Group, ranks: int, stage: str, steps: int, policy: Policy | None = None) -> dict[str, Any]:
@@ -119,25 +120,26 @@ def peak_of(world: Group, stage: str, action: Action) -> dict[str, int]:
 
 
 def run_without(world: Group, stage: str, steps: int, forgotten: type) -> dict[str, Any]:
-    """A run that leaves out every action of a kind in the update, past the validator. stale: the share of each rank's parameters that
-    keep their initial value, of those that other ranks own."""
+    """A run that leaves out every action of a kind in the update, past the validator. stale: the share of each rank's
+    parameters that keep their initial value, of those that other ranks own."""
     job = prepare(replace(MLP, stage=stage, steps=steps), world)
     lists = replace(job.lists, update=[action for action in job.lists.update if not isinstance(action, forgotten)])
     refused = ""
     try:
-        validate(lists.step(), job.wrapping, job.geometry.placement, job.geometry.replicas, job.geometry.shards)
+        validate(lists.step(), job.wrapping, job.geometry.placement, job.geometry.mesh)
     except IllegalSchedule as error:
         refused = str(error)
-    job, before = replace(job, lists=lists), [unit.param.copy() for unit in job.executor.units]
+    job, before = replace(job, lists=lists), [unit.param.copy() for unit in job.state.units]
     summary = summarise(job, run_steps(job))
     stale = sum(int((unit.param == start).sum()) - int((unit.param == start)[unit.shard].sum())
-                for unit, start in zip(job.executor.units, before, strict=True)) / job.wrapping.padded_numel
-    return {**summary, "refused": refused, "stale": [float(row[0]) for row in all_gather_values(world, np.array([stale]))],
-            "largest_difference": largest_difference(world, job.executor.units)}
+                for unit, start in zip(job.state.units, before, strict=True)) / job.wrapping.padded_numel
+    shares = [float(row[0]) for row in all_gather_values(world, np.array([stale]))]
+    return {**summary, "refused": refused, "stale": shares,
+            "largest_difference": largest_difference(world, job.state.units)}
 
 
 def train(world: Group, ranks: int, shards: int) -> dict[str, Any]:
-    """Ten steps of the MLP at stage 3 on a mesh of the first `ranks` ranks: what each of them kept and sent, on every rank."""
+    """Ten steps of the MLP at stage 3 on a mesh of the first `ranks` ranks: what each kept and sent, on every rank."""
     group = world.subgroup(range(ranks), f"mesh of {ranks}")
     counted = None
     if group is not None:

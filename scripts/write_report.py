@@ -1,4 +1,7 @@
-"""Put what the four scripts have written together into one Markdown page: FOLDER/report.md, from FOLDER/NAME.json. See reproduce.sh."""
+"""Put what the four scripts have written together into one Markdown page.
+
+FOLDER/report.md, from FOLDER/NAME.json. See reproduce.sh.
+"""
 
 from __future__ import annotations
 
@@ -20,10 +23,12 @@ Told = dict[str, Any]
 
 def main(argv: Sequence[str] | None = None) -> int:
     """0 if all scripts have run and every claim agrees."""
-    parser = claims.Parser(prog="write_report.py", description=__doc__, epilog="example:\n  python scripts/write_report.py runs/lecture")
+    parser = claims.Parser(prog="write_report.py", description=__doc__,
+                           epilog="example:\n  python scripts/write_report.py runs/lecture")
     parser.add_argument("folder", metavar="FOLDER")
     folder = Path(parser.parse_args(sys.argv[1:] if argv is None else argv).folder)
-    told = {name: json.loads(path.read_text(encoding="utf-8")) if (path := folder / f"{name}.json").exists() else None for name in SCRIPTS}
+    told = {name: json.loads(path.read_text(encoding="utf-8")) if (path := folder / f"{name}.json").exists() else None
+            for name in SCRIPTS}
     try:
         (folder / "report.md").write_text(page(told), encoding="utf-8")
     except OSError as error:
@@ -36,7 +41,9 @@ def page(told: dict[str, Told | None]) -> str:
     ran = {name: each for name, each in told.items() if each}
     count, agree = (sum(each[key] for each in ran.values()) for key in ("claims", "agree"))
     missing = [name for name in told if name not in ran]
-    verdict = f"**{count} claims, {agree} agree.**" + (f" **Did not run to its end: {', '.join(missing)}.**" if missing else "")
+    verdict = f"**{count} claims, {agree} agree.**"
+    if missing:
+        verdict += f" **Did not run to its end: {', '.join(missing)}.**"
     where = sorted({each["where"] for each in ran.values() if each["where"]})
     lines = ["# Claims of the lecture, as they come out here", verdict, claims.SOURCES,
              f"Machine: {'; '.join([platform.platform(), f'Python {platform.python_version()}', *where])}.",
@@ -49,11 +56,13 @@ def page(told: dict[str, Told | None]) -> str:
 
 
 def _summary(name: str, each: Told | None) -> list[Any]:
-    return [f"[{name}]({name}.txt)", *([each["claims"], each["agree"], f"{each['seconds']:.1f}"] if each else ["-", "did not run", "-"])]
+    return [f"[{name}]({name}.txt)",
+            *([each["claims"], each["agree"], f"{each['seconds']:.1f}"] if each else ["-", "did not run", "-"])]
 
 
 def _demo(demo: Told) -> str:
-    rows = [[claim["text"], claim["source"], claim["claimed"], f"{claim['how']}: {claim['found']}", "yes" if claim["agrees"] else "**NO**"]
+    rows = [[claim["text"], claim["source"], claim["claimed"], f"{claim['how']}: {claim['found']}",
+             "yes" if claim["agrees"] else "**NO**"]
             for claim in demo["claims"]]
     parts = [f"### {demo['demo']}. {demo['title']} (lecture {demo['section']})"]
     parts += [f"```\n{demo['shown']}\n```"] if demo["shown"] else []

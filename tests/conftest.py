@@ -1,4 +1,4 @@
-"""What all tests share. How ranks run them together, and the fixtures for that, stand in tests/support/ranks.py."""
+"""What all tests share. How ranks run them as one, and the fixtures for that, stand in tests/support/ranks.py."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from tests.support.launch import launch as launch_ranks
 
 pytest_plugins = ["tests.support.ranks"]
 
-# No deadline: a machine shared with others is slow now and then. The rest is hypothesis' choice (in CI: the same examples every time).
+# No deadline: a machine shared with others is slow now and then. The rest is hypothesis' choice (in CI: the same
+# examples every time).
 settings.register_profile("patient", parent=settings(), deadline=None)
 settings.load_profile("patient")
 

@@ -1,4 +1,5 @@
-"""What an installation promises: no MPI needed to import, nothing but NumPy and mpi4py needed to run, no pickle, no eval."""
+"""What an installation promises: no MPI needed to import, nothing but NumPy and mpi4py needed to run, no pickle, no
+eval."""
 
 from __future__ import annotations
 
@@ -16,7 +17,8 @@ RUNTIME = {"numpy", "mpi4py"}
 OPTIONAL = {"ml_dtypes", "matplotlib"}  # extras bf16 and plot
 PICKLING = {"pickle", "cPickle", "marshal", "shelve", "dill", "cloudpickle"}
 # mpi4py's lower-case methods send pickles
-PICKLING_METHODS = {"send", "recv", "isend", "irecv", "sendrecv", "bcast", "gather", "allgather", "scatter", "reduce", "allreduce"}
+PICKLING_METHODS = {"send", "recv", "isend", "irecv", "sendrecv", "bcast", "gather", "allgather", "scatter", "reduce",
+                    "allreduce"}
 
 BLOCK = """
 import importlib, pkgutil, sys
@@ -41,7 +43,7 @@ def test_every_module_imports_without_mpi_and_optional_packages(launch):
     assert end.status == 0, end.output
 
 
-@pytest.mark.parametrize("package", ["schedule", "planner"])
+@pytest.mark.parametrize("package", ["layout", "schedule", "papers", "planner"])
 def test_pure_packages_load_neither_numpy_nor_mpi(launch, package):
     """import-linter forbids the imports written in the source; this is what really happens."""
     end = launch(None, "-c", BLOCK.format(blocked=["mpi4py", "numpy"]) + f"import mpizero.{package}")

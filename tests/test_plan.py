@@ -1,4 +1,4 @@
-"""`python -m mpizero.plan` as a user meets it: commands as written, keys of the JSON, tables that fit, and what it says to mistakes."""
+"""`python -m mpizero.plan` as a user meets it: commands as written, keys of the JSON, tables that fit, mistakes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from mpizero.plan.__main__ import COMMANDS, main
+from mpizero.plan.__main__ import main
 
 WIDTH = 100
 LECTURE = "timeline --units 4 --forward 2 --backward 4 --all-gather 1.5 --reduce-scatter 1.5"
@@ -14,7 +14,8 @@ LECTURE = "timeline --units 4 --forward 2 --backward 4 --all-gather 1.5 --reduce
 
 @pytest.fixture
 def plan(capsys, tmp_path):
-    """plan("memory --params 7e9 ..."): (the JSON, what was printed). The command must succeed and print nothing too wide."""
+    """plan("memory --params 7e9 ..."): (the JSON, what was printed). The command must succeed and print nothing too
+    wide."""
     def run(command):
         path = tmp_path / "answer.json"
         status = main([*command.split(), "--json", str(path)])
@@ -25,14 +26,15 @@ def plan(capsys, tmp_path):
     return run
 
 
-# -- memory -----------------------------------------------------------------------------------------------------------------
+# -- memory ------------------------------------------------------------------------------------------------------------
 
 
 def test_memory_of_a_bare_number(plan):
     found, out = plan("memory --params 7.5e9 --ranks 64 --stage 2")
     assert found["after_backward"] == found["formula"] == found["formula_without_padding"] == 16_640_625_000
     assert found["at_rest"] == 16_640_625_000 - 2 * 7_500_000_000 // 64
-    assert found["peak"] == found["after_backward"] + 2 * 234_375_168  # while the last unit is reduced: its whole gradient
+    # while the last unit is reduced: its whole gradient
+    assert found["peak"] == found["after_backward"] + 2 * 234_375_168
     assert found["by_kind"]["param"] == {"at_rest": 15 * 10**9, "after_backward": 15 * 10**9, "peak": 15 * 10**9}
     assert set(found["by_kind"]) == {"param", "grad", "optim", "unsharded_param", "unsharded_grad", "grad_fp32"}
     assert "16,640,625,000" in out and "2 psi + 14 psi/N" in out and "16.6 GB" in out
@@ -49,7 +51,8 @@ def test_memory_of_gpt2_medium(plan):
     assert (found["psi"], found["units"]) == (354_823_168, 26)
     assert found["after_backward"] == found["formula"] == 2 * found["padded_psi"] + 14 * found["padded_psi"] // 64
     activations = found["activations"]
-    assert activations["formula"] == 2 * 12 * 1024 * 4 * 1024 * 24 and activations["recompute_formula"] == 2 * 4 * 1024 * 1024 * 24
+    assert activations["formula"] == 2 * 12 * 1024 * 4 * 1024 * 24
+    assert activations["recompute_formula"] == 2 * 4 * 1024 * 1024 * 24
     assert activations["after_forward"] <= activations["peak"] and f"{activations['peak']:,}" in out
 
 
@@ -58,6 +61,7 @@ def test_memory_of_the_mlp_is_what_a_run_counts(plan):
     assert (found["after_backward"], found["peak"], found["peak_action"]) == (130_624, 161_632, "Backward(1, mb=0)")
     assert max(row["peak"] for row in found["actions"]) == 161_632 and "Unshard(4)" in out
     assert found["actions"][-1]["live"] == found["at_rest"] == 114_296
+    assert [row["action"] for row in found["actions"][:3]] == ["-- forward mb=0", "LoadBatch(mb=0)", "Unshard(0)"]
 
 
 def test_memory_pads(plan):
@@ -86,13 +90,14 @@ def test_memory_compared(plan):
     assert len([source for source in sizes if "Megatron" in source]) == 2
 
 
-# -- traffic ----------------------------------------------------------------------------------------------------------------
+# -- traffic -----------------------------------------------------------------------------------------------------------
 
 
 def test_traffic_of_hybrid_sharding(plan):
     found, out = plan("traffic --params 13e9 --ranks 64 --shard-size 8 --ranks-per-host 8 --stage 3")
     model = 26 * 10**9
-    assert found["inter_host_bytes"] == 2 * 7 * model // 64 == found["formulas"]["hybrid sharding in hosts, between them"]["bytes"]
+    formula = found["formulas"]["hybrid sharding in hosts, between them"]
+    assert found["inter_host_bytes"] == 2 * 7 * model // 64 == formula["bytes"]
     assert found["sent_bytes"] == 3 * 7 * model // 8 + found["inter_host_bytes"] == sum(found["by_op"].values())
     assert found["host_bytes"] == 8 * found["inter_host_bytes"] and found["hosts"] == 8
     assert found["formulas"]["the same as the FSDP paper prints it"]["bytes"] == 2 * model * 63 / (8 * 64)
@@ -113,20 +118,23 @@ def test_traffic_is_the_closed_form(plan, stage, volume):
     assert found["inter_host_bytes"] == 0 and found["messages"] == volume * 3 * 5
 
 
-@pytest.mark.parametrize("flags", ["--gpt 2,8,2,12 --ranks 4 --stage 3", "--gpt 2,8,2,12 --ranks 4 --stage 3 --shard-size 2",
-                                   "--model mlp --ranks 6 --stage 1 --shard-size 3", "--model mlp --ranks 4 --stage 2 --shard-size 1"])
+@pytest.mark.parametrize("flags", [
+    "--gpt 2,8,2,12 --ranks 4 --stage 3", "--gpt 2,8,2,12 --ranks 4 --stage 3 --shard-size 2",
+    "--model mlp --ranks 6 --stage 1 --shard-size 3", "--model mlp --ranks 4 --stage 2 --shard-size 1"])
 def test_closed_form_of_tied_units_and_replicas(plan, flags):
     found, _ = plan(f"traffic {flags}")
     assert found["sent_bytes"] == found["formulas"]["a step"]["bytes"]
 
 
-# -- units, timeline, offload -----------------------------------------------------------------------------------------------
+# -- units, timeline, offload ------------------------------------------------------------------------------------------
 
 
 def test_units(plan):
-    found, _ = plan("units --model 13b --ranks 64")
+    found, out = plan("units --model 13b --ranks 64")
     row = next(row for row in found["rows"] if row["label"] == "a stage")
-    assert row["peak_elements"] == 12_746_752_000 // 64 + 314_572_800 and (row["collectives"], row["units"]) == (123, 41)
+    assert row["peak_elements"] == 12_746_752_000 // 64 + 314_572_800
+    assert (row["collectives"], row["units"]) == (123, 41)
+    assert "\na segment " in out and "\n1/2 of a segment " in out and "stage" not in out  # a stage is ZeRO's
     assert row["peak_bytes"] == 2 * row["peak_elements"]
     plan("units --params 128e9 --ranks 1000 --dtype float32")
     plan("units --gpt 24,1024,16,50257 --ranks 64 --shard-size 8")
@@ -166,24 +174,27 @@ def test_offload_partitions(plan):
     found, out = plan("offload --partitions")
     rows = found["partitions"]
     assert len(rows) == 128 and set(rows[0]) == {"traffic", "device_bytes", "host"}
-    assert sorted((row["traffic"], row["device_bytes"]) for row in rows if row["traffic"] <= 4) == [(0, 16), (4, 2), (4, 4), (4, 14)]
-    assert sum(row["traffic"] == 6 for row in rows) == 6 and set(found) == {"params", "partitions", "optimum", "infinity"}
+    few = [(row["traffic"], row["device_bytes"]) for row in rows if row["traffic"] <= 4]
+    assert sorted(few) == [(0, 16), (4, 2), (4, 4), (4, 14)] and sum(row["traffic"] == 6 for row in rows) == 6
+    assert set(found) == {"params", "partitions", "optimum", "infinity"}
     assert "unique optimum" in out and "ZeRO-Infinity's" in out
-    assert min(row["traffic"] for row in plan("offload --partitions --params 13e9")[0]["partitions"][1:]) == 4 * 13 * 10**9
+    large, _ = plan("offload --partitions --params 13e9")
+    assert min(row["traffic"] for row in large["partitions"][1:]) == 4 * 13 * 10**9
 
 
 def test_offload_in_all(plan):
     found, out = plan("offload")
     assert [f"{row['bandwidth'] / 1e9:.0f} {100 * row['efficiency']:.1f}" for row in found["bandwidth"]] == \
         ["70 50.6", "308 90.0", "1230 90.0", "1500 91.6", "2 58.4"]
-    assert [row["cpu"] for row in found["loading"] if row["ranks"] == 16] == [48e9] and found["loading"][-1]["cpu"] == 70e9
+    assert {row["ranks"]: row["cpu"] for row in found["loading"]} == {1: 3e9, 4: 12e9, 8: 24e9, 16: 48e9, 64: 70e9}
     assert [row["bound"] for row in found["largest"]] == [1.75e9, 14e9, 75e9, 1.4e12]
-    assert found["published_update_seconds"] == {"CPU-Adam": 2.57, "PyTorch's Adam on the CPU": 14.76, "Adam on a GPU": 1.0}
+    published = {"CPU-Adam": 2.57, "PyTorch's Adam on the CPU": 14.76, "Adam on a GPU": 1.0}
+    assert found["published_update_seconds"] == published
     assert found["published_delayed_gain"] == [1.12, 1.59]
     assert all(words in " ".join(out.split()) for words in ("308 GB/s", "91.6 %", "70B to 100B", "1.12 to 1.59"))
 
 
-# -- fit --------------------------------------------------------------------------------------------------------------------
+# -- fit ---------------------------------------------------------------------------------------------------------------
 
 
 def test_fit(plan):
@@ -191,15 +202,17 @@ def test_fit(plan):
     rows = {(row["stage"], row["offload"]): row for row in found["rows"]}
     assert [rows[stage, "none"]["fits"] for stage in "0123"] == [False, True, True, True]
     row = rows["3", "none"]
-    assert row["at_rest"] == {"device": 14 * 13 * 10**9 // 64, "host": 0, "nvme": 0} and row["seconds"] > 0 and row["bound_by"] == "compute"
+    assert row["at_rest"] == {"device": 14 * 13 * 10**9 // 64, "host": 0, "nvme": 0}
+    assert row["seconds"] > 0 and row["bound_by"] == "compute"
     assert row["device_bytes"] == row["peak"]["device"] + 4 * 10**9 and row["sent_bytes"] == 3 * 63 * 26 * 10**9 // 64
-    assert found["recommended"] == {"stage": "3", "offload": "none", "shard_size": 64} and found["reason"] in " ".join(out.split())
+    assert found["recommended"] == {"stage": "3", "offload": "none", "shard_size": 64}
+    assert found["reason"] in " ".join(out.split())
     assert rows["3", "nvme"]["fits"] is None and found["machine"]["inter_bandwidth"] == 50e9
 
 
 def test_fit_with_all_memories(plan):
-    found, out = plan("fit --params 1e12 --ranks 1024 --ranks-per-host 16 --device-memory 32GB --host-memory 1.5TB --nvme 28TB "
-                      "--units 400 --inter-bandwidth 12.5GB/s --peak-flops 125e12 --compare")
+    found, out = plan("fit --params 1e12 --ranks 1024 --ranks-per-host 16 --device-memory 32GB --host-memory 1.5TB "
+                      "--nvme 28TB --units 400 --inter-bandwidth 12.5GB/s --peak-flops 125e12 --compare")
     assert all(row["fits"] is not None for row in found["rows"]) and found["recommended"]["stage"] == "3"
     assert set(found["compare"]) == {"0", "1", "2", "3"} and "DeepSpeed" in out
 
@@ -208,103 +221,11 @@ def test_fit_of_a_gpt(plan):
     exact, _ = plan("fit --gpt 24,1024,16,50257 --ranks 8 --device-memory 16GiB --batch-size 4")
     again, _ = plan("fit --gpt 24,1024,16,50257 --ranks 8 --device-memory 16GiB --batch-size 4 --recompute")
     assert exact["device_memory"] == 16 * 2**30 and exact["tokens"] == 4096
-    assert all(less["activations"] < more["activations"] for less, more in zip(again["rows"], exact["rows"], strict=True))
+    for less, more in zip(again["rows"], exact["rows"], strict=True):
+        assert less["activations"] < more["activations"]
     plan("fit --model mlp --ranks 4 --device-memory 1MiB --batch-size 16")
 
 
 def test_fit_when_nothing_fits(plan):
     found, out = plan("fit --params 175e9 --ranks 8 --device-memory 16GB --host-memory 64GB --nvme 100GB --units 100")
     assert found["recommended"] is None and "ranks" in found["reason"] and "No recommendation: nothing fits" in out
-
-
-# -- mistakes ---------------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("command, words", [
-    ("memory --params 0 --ranks 4", "'0' parameters make no model: give a whole number from 1"),
-    ("memory --params -7e9 --ranks 4", "'-7e9' parameters make no model"),
-    ("memory --params 7.5 --ranks 4", "'7.5' parameters make no model"),
-    ("memory --params many --ranks 4", "'many' is no number of parameters: write it as in 7.5e9"),
-    ("memory --params 7e9", "required: --ranks"),
-    ("memory --ranks 4", "one of the arguments --params --gpt --model is required"),
-    ("memory --params 7e9 --model mlp --ranks 4", "not allowed with"),
-    ("memory --params 7e9 --ranks 0", "'0' is impossible: give a whole number from 1"),
-    ("memory --params 7e9 --ranks -4", "'-4' is impossible"),
-    ("memory --params 7e9 --ranks 4.5", "'4.5' is impossible"),
-    ("memory --params 7e9 --ranks 99999999999999999999999", "is impossible: give a whole number from 1 to 1,000,000"),
-    ("memory --params 7e9 --ranks 4 --stage 4", "--stage"),
-    ("memory --params 7e9 --ranks 64 --shard-size 7", "replicate * shard(7) = 64 ranks has no solution: use --shard-size 1 or 2 or 4"),
-    ("traffic --params 7e9 --ranks 4 --shard-size 8", "or --ranks 8"),
-    ("memory --params 7e9 --ranks 4 --shard-size 0", "--shard-size 0 is impossible"),
-    ("memory --params 7e9 --ranks 4 --stage 0 --shard-size 2", "--stage 0 shards nothing"),
-    ("memory --params 7e9 --ranks 4 --accumulation 0", "--accumulation 0 is impossible: it must be at least 1"),
-    ("memory --params 7e9 --ranks 4 --backward-prefetch -1", "--backward-prefetch -1 is impossible"),
-    ("memory --gpt 24,1024,16 --ranks 4", "give four numbers, as in 24,1024,16,50257"),
-    ("memory --gpt 24,1024,0,50257 --ranks 4", "'0' is impossible"),
-    ("memory --gpt 2,10,3,7 --ranks 4", "use d_model 9 or 12"),
-    ("memory --params 7e9 --ranks 4 --json no/such/folder/f.json", "cannot be written"),
-    ("traffic --params 7e9 --ranks 4 --ranks-per-host 0", "'0' is impossible"),
-    ("units --params 7e9 --ranks 64 --shard-size 7", "replicate * shard(7)"),
-    ("units --params 7e9 --ranks 64 --alpha nan", "'nan' is impossible: give a number above 0"),
-    ("timeline --units 0", "'0' is impossible"),
-    ("timeline --forward -2", "-2 seconds are impossible: give a number of at least 0"),
-    ("timeline --forward soon", "'soon' is no number of seconds"),
-    ("timeline --limit 0", "'0' is impossible"),
-    ("timeline --model mlp", "add --ranks, as in --ranks 64"),
-    ("timeline --model mlp --ranks 4 --forward 2", "leave one out"),
-    ("timeline --plot step.gif", "step.gif cannot be drawn: give a file name that ends in .png or .svg"),
-    ("fit --params 7e9 --ranks 4", "required: --device-memory"),
-    ("fit --params 7e9 --ranks 4 --device-memory 0GB", "the size '0GB' must be above zero"),
-    ("fit --params 7e9 --ranks 4 --device-memory -5GB", "'-5GB' is not a size"),
-    ("fit --params 7e9 --ranks 4 --device-memory 80GB --nvme 1e3PB", "'1e3PB' is not a size"),
-    ("fit --params 7e9 --ranks 4 --device-memory " + "9" * 400 + "GB", "beyond any machine"),
-    ("fit --params 7e9 --ranks 4 --device-memory 80GB --inter-bandwidth -1", "'-1' is impossible"),
-    ("fit --params 7e9 --ranks 4 --device-memory 80GB --inter-bandwidth fast", "'fast' is not a size"),
-    ("fit --gpt 2,8,2,7 --ranks 4 --device-memory 80GB --tokens 5", "say --batch-size"),
-    ("fit --params 7e9 --ranks 4 --device-memory 80GB --shard-size 3", "replicate * shard(3)"),
-    ("", "memory|traffic|units|timeline|offload|fit"),
-    ("guess", "invalid choice: 'guess'"),
-])
-def test_mistakes_get_a_sentence(capsys, command, words):
-    assert main(command.split()) == 2
-    out, err = capsys.readouterr()
-    assert out == "" and err.count("mpizero: error:") == 1 and len(err.splitlines()) == 1
-    assert words in err, err
-
-
-def test_unknown_units_of_size(capsys):
-    assert main(["fit", "--params", "7e9", "--ranks", "4", "--device-memory", "64 gigs"]) == 2
-    assert "'64 gigs' is not a size: write a number and B, KiB, MiB, GiB" in capsys.readouterr().err
-
-
-# -- the program ------------------------------------------------------------------------------------------------------------
-
-WITHOUT = """
-import runpy, sys
-sys.modules["numpy"] = sys.modules["mpi4py"] = None  # importing them raises ImportError
-sys.argv = {!r}
-runpy.run_module("mpizero.plan", run_name="__main__")
-"""
-
-
-@pytest.mark.parametrize("command", [command.EXAMPLE for command in COMMANDS.values()], ids=list(COMMANDS))
-def test_runs_without_mpi_and_without_numpy(launch, command):
-    end = launch(None, "-c", WITHOUT.format(["plan", *command.split()]))
-    assert end.status == 0 and end.stdout and not end.stderr, end.output
-
-
-def test_status_and_help_of_the_program(launch):
-    end = launch(None, "-m", "mpizero.plan", "memory", "--params", "0", "--ranks", "4")
-    assert end.status == 2 and "Traceback" not in end.output and end.stderr.count("mpizero: error:") == 1
-    end = launch(None, "-m", "mpizero.plan", "--help")
-    assert end.status == 0 and "python -m mpizero.plan fit" in end.stdout
-
-
-@pytest.mark.parametrize("name", list(COMMANDS))
-def test_help_has_an_example(capsys, name, monkeypatch):
-    monkeypatch.setenv("COLUMNS", str(WIDTH))
-    with pytest.raises(SystemExit) as end:
-        main([name, "--help"])
-    out = capsys.readouterr().out
-    assert end.value.code == 0 and f"python -m mpizero.plan {COMMANDS[name].EXAMPLE}" in out
-    assert max(map(len, out.splitlines())) <= WIDTH

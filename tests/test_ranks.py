@@ -7,6 +7,7 @@ import textwrap
 
 import pytest
 
+from mpizero.comm import barrier
 from tests.support.launch import ROOT
 
 PREAMBLE = """
@@ -17,7 +18,7 @@ from mpi4py import MPI
 
 comm = MPI.COMM_WORLD
 rank = comm.Get_rank()
-together = pytest.mark.mpi
+on_ranks = pytest.mark.mpi
 """
 
 
@@ -38,16 +39,16 @@ def run(launch, tmp_path):
 def test_outcomes(run, tmp_path):
     """One launch for all that ends well or by the book."""
     end = run(4, """
-        @together
+        @on_ranks
         def test_everywhere():
             assert comm.allreduce(1) == 4
 
-        @together
+        @on_ranks
         def test_rank_2_fails():
             print("rank", rank, "was here")
             assert rank != 2, "rank two's own words"
 
-        @together
+        @on_ranks
         def test_two_ranks_fail():
             assert rank not in (0, 3), f"words of rank {rank}"
 
@@ -57,21 +58,21 @@ def test_outcomes(run, tmp_path):
             yield
             assert rank != 1, "rank one's teardown"
 
-        @together
+        @on_ranks
         def test_fixture(phase):
             comm.Barrier()
 
-        @together
+        @on_ranks
         def test_skip_on_one_rank():
             if rank == 2:
                 pytest.skip("not here")
 
-        @together
+        @on_ranks
         @pytest.mark.xfail
         def test_expected():
             assert False
 
-        @together
+        @on_ranks
         def test_own_folders(tmp_path):
             assert len(set(comm.allgather(str(tmp_path)))) == 4
 
@@ -97,7 +98,7 @@ def test_outcomes(run, tmp_path):
 
 def test_failure_before_a_collective_is_no_hang(run):
     end = run(3, """
-        @together
+        @on_ranks
         def test_lonely():
             assert rank != 1, "rank one's own words"
             comm.Barrier()
@@ -105,12 +106,13 @@ def test_failure_before_a_collective_is_no_hang(run):
     assert end.status == 70 and end.seconds < 20, end.output
     assert "rank one's own words" in end.stderr
     assert "rank 1 waited 2 s for the others after call of test_child.py::test_lonely" in end.stderr
-    assert "stacks of rank 2" in end.stderr and re.search(r"line \d+ in test_lonely", end.stderr)  # where the others hang
+    assert "stacks of rank 2" in end.stderr
+    assert re.search(r"line \d+ in test_lonely", end.stderr)  # where the others hang
 
 
 def test_a_rank_that_hangs_is_no_hang(run):
     end = run(2, """
-        @together
+        @on_ranks
         def test_stuck():
             if rank == 1:
                 comm.recv(source=0, tag=7)
@@ -124,7 +126,7 @@ def test_a_test_of_one_process_that_hangs_is_no_hang(run):
         def test_stuck():
             time.sleep(1000)
 
-        @together
+        @on_ranks
         def test_next():
             comm.Barrier()
     """, "--with-mpi", "-o", "faulthandler_timeout=2")
@@ -134,7 +136,7 @@ def test_a_test_of_one_process_that_hangs_is_no_hang(run):
 
 def test_a_rank_that_dies_is_no_hang(run, tmp_path):
     end = run(2, """
-        @together
+        @on_ranks
         def test_dying(pytestconfig):
             if rank == 1:
                 (pytestconfig.rootpath / "dying").touch()
@@ -150,7 +152,7 @@ def test_a_rank_that_breaks_off_is_no_hang(run, tmp_path):
         "from mpi4py import MPI\ndef pytest_sessionstart():\n    assert MPI.COMM_WORLD.rank != 1, 'own words'"
     )
     end = run(2, """
-        @together
+        @on_ranks
         def test_common():
             comm.Barrier()
     """, "--with-mpi")
@@ -158,10 +160,11 @@ def test_a_rank_that_breaks_off_is_no_hang(run, tmp_path):
     assert "own words" in end.stderr and "rank 1 ended before the others" in end.stderr
 
 
-@pytest.mark.parametrize("difference", ["if rank == 1: test_extra = lambda: None", "assert rank != 1"], ids=["extra", "import error"])
+@pytest.mark.parametrize("difference", ["if rank == 1: test_extra = lambda: None", "assert rank != 1"],
+                         ids=["extra", "import error"])
 def test_ranks_must_collect_the_same_tests(run, difference):
     end = run(2, f"""
-        @together
+        @on_ranks
         def test_common():
             comm.Barrier()
 
@@ -171,21 +174,21 @@ def test_ranks_must_collect_the_same_tests(run, difference):
     assert "ranks 0 and 1 collected different tests: test_child.py::test_" in end.stdout
 
 
-@pytest.mark.parametrize("failing", ["test_alone", "test_together"])
+@pytest.mark.parametrize("failing", ["test_alone", "test_on_ranks"])
 def test_stop_at_the_first_failure(run, failing):
     end = run(2, f"""
         def test_alone():
             assert "{failing}" != "test_alone"
 
-        @together
+        @on_ranks
         @pytest.mark.parametrize("i", [0, 1])
-        def test_together(i):
+        def test_on_ranks(i):
             comm.Barrier()
-            assert rank != 1 or "{failing}" != "test_together"
+            assert rank != 1 or "{failing}" != "test_on_ranks"
     """, "--with-mpi", "-x", "-v")
     assert end.status == 1 and end.seconds < 20, end.output
     assert re.search(rf"::{failing}\S* FAILED", end.stdout) and "1 failed" in end.stdout
-    assert "test_together[1]" not in end.stdout
+    assert "test_on_ranks[1]" not in end.stdout
 
 
 def test_tests_of_one_process_alone(run):
@@ -195,8 +198,8 @@ def test_tests_of_one_process_alone(run):
             pass
     """
     under_mpi, plain = run(2, lines, "--with-mpi"), run(None, lines + """
-        @together
-        def test_together():
+        @on_ranks
+        def test_on_ranks():
             assert False
     """)
     assert under_mpi.status == plain.status == 0, under_mpi.output + plain.output
@@ -211,6 +214,6 @@ def test_the_body_runs_on_the_ranks_of_the_group(group, world):
 
 def test_shared_path(shared_path, world):
     (shared_path / str(world.rank)).touch()
-    world.barrier()
+    barrier(world)
     assert len(list(shared_path.iterdir())) == world.size
-    world.barrier()
+    barrier(world)

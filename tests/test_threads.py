@@ -47,7 +47,8 @@ def test_a_rank_alone_keeps_all_cores(ranks):
 
 
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="with one core every BLAS starts one thread")
-@pytest.mark.parametrize("n, own, threads", [(2, {}, 1), (2, {"OMP_NUM_THREADS": "2"}, 2), (None, {}, len(os.sched_getaffinity(0)))])
+@pytest.mark.parametrize("n, own, threads", [
+    (2, {}, 1), (2, {"OMP_NUM_THREADS": "2"}, 2), (None, {}, len(os.sched_getaffinity(0)))])
 def test_what_blas_says(launch, n, own, threads):
     end = launch(n, "-c", ASK_BLAS, env={**UNSET, **own})
     assert end.status == 0, end.output

@@ -1,9 +1,14 @@
-"""Datasets addressed by global sample index, and the samplers that say which samples a rank computes. NumPy only; knows no MPI."""
+"""Datasets addressed by global sample index, and the samplers that say which samples a rank computes.
+
+NumPy only; knows no MPI.
+"""
 
 from mpizero.data.arrays import ArrayData
-from mpizero.data.dataset import IGNORE, Dataset, load
+from mpizero.data.dataset import IGNORE, Batch, Dataset
+from mpizero.data.load import load
 from mpizero.data.sampler import eval_batches, global_samples, share
 from mpizero.data.teacher import TeacherTask
 from mpizero.data.text import Text, load_text
 
-__all__ = ["IGNORE", "ArrayData", "Dataset", "TeacherTask", "Text", "eval_batches", "global_samples", "load", "load_text", "share"]
+__all__ = ["IGNORE", "ArrayData", "Batch", "Dataset", "TeacherTask", "Text", "eval_batches", "global_samples", "load",
+           "load_text", "share"]

@@ -1,7 +1,8 @@
-"""Counter-based random numbers: number j of sample i is a function of (seed, stream, i, j), with no state to carry or share.
+"""Counter-based random numbers: number j of sample i is a function of (seed, stream, i, j).
 
-Each sample owns one splitmix64 sequence (Steele, Lea, Flood: Fast Splittable Pseudorandom Number Generators, OOPSLA 2014), whose starting
-point is a hash of (seed, stream, i). Integers are exact, so they are equal on every machine.
+There is no state to carry or share.
+Each sample owns one splitmix64 sequence (Steele, Lea, Flood: Fast Splittable Pseudorandom Number Generators, OOPSLA
+2014), whose starting point is a hash of (seed, stream, i). Integers are exact, so they are equal on every machine.
 """
 
 from __future__ import annotations
@@ -13,7 +14,10 @@ _MASK = (1 << 64) - 1
 
 
 def _mix(z: np.ndarray) -> np.ndarray:
-    """splitmix64's output function: a bijection of uint64 that flips each output bit with probability 1/2 per flipped input bit."""
+    """splitmix64's output function: a bijection of uint64.
+
+    It flips each output bit with probability 1/2 per flipped input bit.
+    """
     z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return z ^ (z >> np.uint64(31))
@@ -41,7 +45,8 @@ def bits(seed: int, stream: int, samples: np.ndarray, count: int) -> np.ndarray:
 def normal(seed: int, stream: int, samples: np.ndarray, count: int) -> np.ndarray:
     """Standard normal numbers by Box and Muller (1958). samples: int64 (n,) -> float64 (n, count).
 
-    A 64-bit word gives a radius (upper half) and an angle (lower half), hence a pair of numbers; none lies beyond sqrt(2 ln 2^33) = 6.77.
+    A 64-bit word gives a radius (upper half) and an angle (lower half), hence a pair of numbers; none lies beyond
+    sqrt(2 ln 2^33) = 6.77.
     A processor's log and cos may differ in the last bit of float64; rounded to float32 that is hardly ever seen.
     """
     words = bits(seed, stream, samples, (count + 1) // 2)

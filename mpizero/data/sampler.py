@@ -1,4 +1,7 @@
-"""Which samples a rank computes. Samples are numbered through the whole run, so a step's data depends on the global batch only."""
+"""Which samples a rank computes.
+
+Samples are numbered through the whole run, so a step's data depends on the global batch only.
+"""
 
 from __future__ import annotations
 
@@ -7,21 +10,21 @@ import numpy as np
 PAD = -1  # a sample that is not there: its targets are ignored, so it weighs 0
 
 
-def global_samples(step: int, microbatch: int, rank: int, *, world_size: int, batch_size: int, accumulation: int) -> np.ndarray:
-    """Numbers of the samples of one microbatch on one rank: int64 (batch_size,).
+def global_samples(position: int, microbatch: int, rank: int, *, world_size: int, batch_size: int) -> np.ndarray:
+    """Numbers of the samples of one microbatch on one rank, in a step that begins at sample `position`.
 
-    With G = world_size * batch_size * accumulation samples a step: step * G + (microbatch * world_size + rank) * batch_size + i. Ranks and
-    microbatches divide a step's G samples among themselves without overlap; N ranks of b samples see what one rank of N b samples sees.
+    int64 (batch_size,): position + (microbatch * world_size + rank) * batch_size + i. Ranks and microbatches divide a
+    step's samples among themselves without overlap; N ranks of b samples see what one rank of N b samples sees.
     """
-    assert step >= 0 and batch_size >= 1 and 0 <= rank < world_size and 0 <= microbatch < accumulation
-    start = (step * accumulation + microbatch) * world_size + rank
-    return np.arange(start * batch_size, (start + 1) * batch_size, dtype=np.int64)
+    assert position >= 0 and batch_size >= 1 and 0 <= rank < world_size and microbatch >= 0
+    start = position + (microbatch * world_size + rank) * batch_size
+    return np.arange(start, start + batch_size, dtype=np.int64)
 
 
 def share(first: int, count: int, rank: int, world_size: int) -> np.ndarray:
     """This rank's part of `count` samples from number `first` on: int64 (ceil(count / world_size),), padded with `PAD`.
 
-    Every rank gets equally many numbers, so that all join every collective; pads weigh 0 in loss, gradient and throughput.
+    Every rank gets equally many numbers, so that all join every collective; pads weigh 0 in loss, gradient, throughput.
     """
     assert count >= 0 and 0 <= rank < world_size
     size = -(-count // world_size)
@@ -32,8 +35,8 @@ def share(first: int, count: int, rank: int, world_size: int) -> np.ndarray:
 def eval_batches(eval_size: int, batch_size: int, rank: int, world_size: int) -> list[np.ndarray]:
     """The held-out samples this rank evaluates, in batches of at most `batch_size`, padded with `PAD`.
 
-    Every rank gets as many batches as every other; together they hold each of 0..eval_size-1 exactly once. The sum of losses over all
-    ranks divided by the number of valid targets over all ranks depends on N by rounding only.
+    Every rank gets as many batches as every other; together they hold each of 0..eval_size-1 exactly once. The sum of
+    losses over all ranks divided by the number of valid targets over all ranks depends on N by rounding only.
     """
     assert batch_size >= 1
     mine = share(0, eval_size, rank, world_size)

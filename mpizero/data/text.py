@@ -18,27 +18,28 @@ CHUNK = 64 * 1024  # bytes of a chunk; every EVERY-th chunk is held out
 EVERY = 20
 EVAL_WINDOWS = 128
 _TRAIN = 4  # stream
-_GRANT = "grant read permission, or give --data another path"
-_CURE = "give --data a text file or a folder of them, or leave --data away for the standard library's source"
+_GRANT = "grant read permission, or give `data` another path"
+_CURE = "give `data` a text file or a folder of them, or leave `data` away for the standard library's source"
 
 
 class Text(Dataset):
     """Windows of `context` tokens and, as targets, the token that follows each. x, y int64 (n, context), values 0..255.
 
-    The text is cut into chunks and every 20th is held out, so both splits cover all of it. A window lies inside one run of training text or
-    inside one held-out chunk, and so does the token after it: nothing held out is ever trained on. Training sample i is the window
-    numbered hash(seed, i) among all training windows; held-out samples are `EVAL_WINDOWS` windows spread evenly over all held-out
-    windows, whatever the seed.
+    The text is cut into chunks and every 20th is held out, so both splits cover all of it. A window lies inside one run
+    of training text or inside one held-out chunk, and so does the token after it: nothing held out is ever trained on.
+    Training sample i is the window numbered hash(seed, i) among all training windows; held-out samples are
+    `EVAL_WINDOWS` windows spread evenly over all held-out windows, whatever the seed.
     """
 
     def __init__(self, tokens: np.ndarray, context: int, seed: int):
         assert tokens.dtype == np.uint8 and tokens.ndim == 1
-        self.tokens, self.context, self.seed = tokens, context, seed
+        self.tokens, self.context, self.seed, self.targets_per_sample = tokens, context, seed, context
         train, held_out = split(tokens.size, context)
         self._train_windows, self._eval_windows = _Windows(train, context), _Windows(held_out, context)
         if not (self._train_windows.count and self._eval_windows.count):
-            raise DataError(f"the text has {tokens.size:,} bytes, but windows of {context} tokens need at least {2 * (context + 1):,}: "
-                            f"{context + 1:,} to train on and {context + 1:,} held out; use more text or a smaller --context")
+            raise DataError(f"the text has {tokens.size:,} bytes, but windows of {context} tokens need at least "
+                            f"{2 * (context + 1):,}: {context + 1:,} to train on and {context + 1:,} held out; use "
+                            "more text or a smaller `context`")
         self.eval_size = min(EVAL_WINDOWS, self._eval_windows.count)
 
     @property
@@ -47,20 +48,22 @@ class Text(Dataset):
 
     def describe(self) -> str:
         held_out = sum(stop - start for start, stop in split(self.tokens.size, self.context)[1])
-        return (f"text: {self.tokens.size:,} bytes, {held_out:,} of them held out, evaluated on {self.eval_size} windows of {self.context} "
-                "tokens")
+        return (f"text: {self.tokens.size:,} bytes, {held_out:,} of them held out, evaluated on {self.eval_size} "
+                f"windows of {self.context} tokens")
 
-    def _train(self, samples: np.ndarray) -> Batch:
-        window = hash64(self.seed, _TRAIN, samples) % np.uint64(self._train_windows.count)  # the bias, count / 2^64, is beyond notice
+    def train(self, samples: np.ndarray) -> Batch:
+        # the bias, count / 2^64, is beyond notice
+        window = hash64(self.seed, _TRAIN, samples) % np.uint64(self._train_windows.count)
         return self._cut(self._train_windows.starts(window.astype(np.int64)))
 
-    def _held_out(self, samples: np.ndarray) -> Batch:
-        return self._cut(self._eval_windows.starts((2 * samples + 1) * self._eval_windows.count // (2 * self.eval_size)))
+    def held_out(self, samples: np.ndarray) -> Batch:
+        window = (2 * samples + 1) * self._eval_windows.count // (2 * self.eval_size)
+        return self._cut(self._eval_windows.starts(window))
 
     def _cut(self, starts: np.ndarray) -> Batch:
         """starts int64 (n,) -> x, y (n, context)."""
         windows = self.tokens[starts[:, None] + np.arange(self.context + 1)].astype(np.int64)
-        return windows[:, :-1].copy(), windows[:, 1:].copy()
+        return Batch(windows[:, :-1].copy(), windows[:, 1:].copy())
 
 
 class _Windows:
@@ -82,8 +85,8 @@ class _Windows:
 def split(size: int, context: int) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
     """Runs (start, stop) of training text and of held-out text that together cover `size` bytes.
 
-    Chunks of 64 KiB, less where the text is too short for 20 of them, but never too short for a window. With fewer than 20 chunks the last
-    one is held out.
+    Chunks of 64 KiB, less where the text is too short for 20 of them, but never too short for a window. With fewer than
+    20 chunks the last one is held out.
     """
     chunk = max(min(CHUNK, size // EVERY), context + 1)
     every = min(EVERY, size // chunk)
@@ -98,7 +101,8 @@ def split(size: int, context: int) -> tuple[list[tuple[int, int]], list[tuple[in
 def load_text(path: str | Path | None = None) -> np.ndarray:
     """All bytes of a file, or of every regular file below a folder in the order of their paths: uint8 (n,).
 
-    None: the *.py files of the running interpreter's standard library, without site-packages. Symbolic links to folders are not followed.
+    None: the *.py files of the running interpreter's standard library, without site-packages. Symbolic links to folders
+    are not followed.
     """
     if path is None:
         return _join(_standard_library())
@@ -108,24 +112,29 @@ def load_text(path: str | Path | None = None) -> np.ndarray:
     elif source.is_file():
         tokens = _join([source])
     elif source.exists():
-        raise DataError(f"--data {path} is neither a file nor a folder, so its bytes cannot be numbered: {_CURE}")
+        raise DataError(f"`data` {path} is neither a file nor a folder, so its bytes cannot be numbered: {_CURE}")
     else:
-        raise DataError(f"--data {path} does not exist: {_CURE}")
+        raise DataError(f"`data` {path} does not exist: {_CURE}")
     if not tokens.size:
-        raise DataError(f"--data {path} is empty: {_CURE}")
+        raise DataError(f"`data` {path} is empty: {_CURE}")
     return tokens
 
 
 def _standard_library() -> list[Path]:
     root = Path(sysconfig.get_path("stdlib"))
-    files = [file for file in _files(root, skip=("site-packages", "dist-packages", "__pycache__")) if file.suffix == ".py"]
+    files = [file for file in _files(root, skip=("site-packages", "dist-packages", "__pycache__"))
+             if file.suffix == ".py"]
     if not files:
-        raise DataError(f"the standard library at {root} holds no source, so there is no default text: give --data a text file or a folder")
+        raise DataError(f"the standard library at {root} holds no source, so there is no default text: give `data` a "
+                        "text file or a folder")
     return files
 
 
 def _files(root: Path, skip: tuple[str, ...] = ()) -> list[Path]:
-    """Regular files below `root`, by path. Sorted by parts, so that the order is that of the names and not of the file system."""
+    """Regular files below `root`, by path.
+
+    Sorted by parts, so that the order is that of the names and not of the file system.
+    """
     return sorted(_walk(root, skip), key=lambda file: file.parts)
 
 

@@ -1,22 +1,22 @@
-"""Runs a list of actions on one rank. Knows actions and units; knows no strategy and no stage of ZeRO."""
+"""Runs a list of actions on one rank. A table says what each action does; it knows no strategy and no stage."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from mpizero.dist import Mesh
-from mpizero.engine.unit import Unit
-from mpizero.layout import Placement, Wrapping
-from mpizero.memory import ACTIVATION, Ledger
-from mpizero.nn.gradients import Gradients
-from mpizero.nn.loss import cross_entropy, cross_entropy_backward
-from mpizero.nn.model import Model
-from mpizero.optim import Adam
+from mpizero.data import Batch
+from mpizero.engine.task import Task
+from mpizero.engine.unit import Unit, Update
+from mpizero.layout import Wrapping
+from mpizero.memory.kinds import ACTIVATION
+from mpizero.memory.ledger import Ledger
+from mpizero.nn.ops.gradients import Gradients
+from mpizero.schedule import values as v
 from mpizero.schedule.actions import (
     Action,
     AllGatherParam,
@@ -25,34 +25,29 @@ from mpizero.schedule.actions import (
     Backward,
     Forward,
     FreeGrad,
+    LoadBatch,
+    Loss,
+    LossBackward,
     OptimStep,
     Phase,
     ReduceScatterGrad,
     Reshard,
+    UnknownAction,
     Unshard,
     show,
 )
+from mpizero.schedule.values import Value
 
 Array = np.ndarray
 
 
 @dataclass(frozen=True)
-class Update:
-    """What an update needs that only the whole job knows: decided between two lists, the same on every rank."""
-
-    hyper: Adam
-    lr: float
-    step: int  # of the optimizer, counted from 1: skipped steps do not count
-    factor: float  # clip coefficient / loss scale
-
-
-@dataclass(frozen=True)
-class Done:
-    """An action that was run: when (perf_counter), live bytes by kind after it, and the most that was live during it."""
+class ActionRecord:
+    """An action that was run: when (perf_counter), live bytes by kind after it, and the most that lived during it."""
 
     action: Action
     text: str  # as a person writes it
-    label: str  # of its stage or unit
+    label: str  # of its segment or unit
     phase: str
     begin_s: float
     end_s: float
@@ -60,123 +55,148 @@ class Done:
     peak_bytes: int
 
 
+@dataclass
+class LossSum:
+    """Of one rank: the summed loss of the targets that counted, and their number."""
+
+    loss: float = 0.0
+    targets: int = 0
+
+
 class Executor:
-    """Holds what lives between actions: activations on their way, contexts for backward, the loss."""
+    """Holds the values that live between actions: `values` maps those of forward and backward; units hold their own."""
 
-    def __init__(self, model: Model, wrapping: Wrapping, placement: Placement, mesh: Mesh, dtype: str, ledger: Ledger, seed: int):
-        """Makes the units of the model on this rank's `ledger` and initialises them from `seed`."""
-        self.model, self.stages, self.ledger = model, wrapping.stages, ledger
-        self._written: set[str] = set()
-        self.units = [Unit(layout, placement, mesh, dtype, ledger, self._written) for layout in wrapping.units]
-        for unit in self.units:
-            unit.initialise(model, seed)
-        self.after_backward: dict[str, int] = {}
-        self.timeline: list[Done] | None = None  # set to [] to record every action
+    def __init__(self, task: Task, wrapping: Wrapping, units: Sequence[Unit], written: set[str], ledger: Ledger):
+        """written: the parameters whose gradient an unsharded gradient holds already; the units' own set."""
+        self.task, self.segments, self.units, self.ledger = task, wrapping.segments, units, ledger
+        self._written = written
+        self.values: dict[Value, Any] = {}
+        self._names: dict[Action, tuple[str, str]] = {}  # text and label of actions met before: each comes every step
+        self.after_backward: dict[str, int] = {}  # live bytes by kind when the last backward had ended
+        self.timeline: list[ActionRecord] | None = None  # set to [] to record every action
         self.phase = "start"
-        self._flow: dict[int, Array] = {}  # microbatch -> input of the next stage, or gradient of the last one
-        self._targets: dict[int, Array] = {}
-        self._contexts: dict[tuple[int, int], Any] = {}  # (stage, microbatch)
-        self._loss_contexts: dict[int, Any] = {}
-        self._last = len(model.stages) - 1
-        self._batch: Callable[[int], tuple[Array, Array]] | None = None
-        self._grad_scale, self._loss, self._count = 1.0, 0.0, 0
+        self._batch: Callable[[int], Batch] | None = None
         self._update: Update | None = None
+        self._grad_scale, self._sum = 1.0, LossSum()
 
-    def run(self, actions: Iterable[Action], *, batch: Callable[[int], tuple[Array, Array]] | None = None, grad_scale: float = 1.0,
-            update: Update | None = None) -> tuple[float, int]:
-        """Do every action in order.
+    def run(self, actions: Iterable[Action], *, batch: Callable[[int], Batch] | None = None, grad_scale: float = 1.0,
+            update: Update | None = None) -> LossSum:
+        """Do every action in order. UnknownAction for one that is none of ours.
 
-        batch: microbatch -> (inputs, targets). grad_scale: factor of the summed loss whose gradient is taken (loss scale / number of targets
-        in the global batch, so that sums over ranks are means). Returns the summed loss of this rank and the number of its targets.
+        batch: microbatch -> its samples. grad_scale: factor of the summed loss whose gradient is taken (loss scale /
+        number of targets in the global batch, so that sums over ranks are means). update: what an OptimStep needs.
         """
-        self._batch, self._grad_scale, self._update = batch, grad_scale, update
-        self._loss, self._count = 0.0, 0
-        with np.errstate(over="ignore", invalid="ignore"):  # an overflow is no surprise: the ranks agree on it after the list
+        self._batch, self._grad_scale, self._update, self._sum = batch, grad_scale, update, LossSum()
+        # an overflow is no surprise: the ranks agree on it after the list
+        with np.errstate(over="ignore", invalid="ignore"):
             for action in actions:
                 self._run_one(action)
-        return self._loss, self._count
+        self._batch = self._update = None
+        return self._sum
 
     def _run_one(self, action: Action) -> None:
-        label = self._label(action)
-        text = show(action)
+        execute = EXECUTE.get(type(action))
+        if execute is None:
+            raise UnknownAction(action)
+        text, label = self._names.get(action) or self._names.setdefault(action, (show(action), self._label(action)))
         self.ledger.at(text, label)
         begin = time.perf_counter()
-        self._do(action)
+        execute(self, action)
         if self.timeline is not None:
-            self.timeline.append(
-                Done(action, text, label, self.phase, begin, time.perf_counter(), dict(self.ledger.live), self.ledger.action_peak_bytes))
+            self.timeline.append(ActionRecord(action, text, label, self.phase, begin, time.perf_counter(),
+                                              dict(self.ledger.live), self.ledger.action_peak_bytes))
 
-    def _label(self, action: Action) -> str:
-        if isinstance(action, Forward | Backward):
-            return self.stages[action.stage].name
-        return "" if isinstance(action, Phase) else self.units[action.unit].layout.name
+    def _label(self, action: Any) -> str:
+        """The name of the segment or unit that the action is about; "" if of neither."""
+        if hasattr(action, "segment"):
+            return self.segments[action.segment].name
+        return self.units[action.unit].layout.name if hasattr(action, "unit") else ""
 
-    def _do(self, action: Action) -> None:
-        match action:
-            case Phase(name, _):
-                self._enter(name)
-            case Unshard(unit):
-                self.units[unit].unshard()
-            case Reshard(unit):
-                self.units[unit].reshard()
-            case Forward(stage, mb, save):
-                self._forward(stage, mb, save)
-            case Backward(stage, mb):
-                self._backward(stage, mb)
-            case ReduceScatterGrad(unit):
-                self.units[unit].reduce_scatter_grad()
-            case AllReduceGrad(unit, axis):
-                self.units[unit].all_reduce_grad(axis)
-            case AllReduceShard(unit):
-                self.units[unit].all_reduce_shard()
-            case OptimStep(unit):
-                assert self._update is not None, "an update needs its numbers"
-                self.units[unit].optim_step(self._update.hyper, lr=self._update.lr, step=self._update.step, factor=self._update.factor)
-            case AllGatherParam(unit):
-                self.units[unit].all_gather_param()
-            case FreeGrad(unit):
-                self.units[unit].free_grad()
+    # -- values -------------------------------------------------------------------------------------------------------
 
-    def _enter(self, phase: str) -> None:
-        self.phase = phase
-        for unit in self.units:
-            unit.phase = phase
-        if phase == "reduce":  # the last one of a step stays
-            self.after_backward = dict(self.ledger.live)
+    def _take(self, value: Value) -> Any:
+        """The value, which is gone from here on: whoever took it holds the last reference, and passes it on unnamed."""
+        assert value in self.values, f"{value} is not there: the list was not validated"
+        return self.values.pop(value)
 
-    def _params(self, stage: int) -> Mapping[str, Array]:
+    def _params(self, segment: int) -> Mapping[str, Array]:
+        """Name -> whole parameter, of all units that the segment reads."""
         views: dict[str, Array] = {}
-        for unit in self.stages[stage].units:
+        for unit in self.segments[segment].units:
             views.update(self.units[unit].layout.views(self.units[unit].whole_param))
         return views
 
-    def _forward(self, stage: int, mb: int, save: bool) -> None:
-        if stage == 0:
-            self._open(mb)
-        y, context = self.model.stages[stage].forward(self._params(stage), self._flow.pop(mb), self.ledger)
-        if save:
-            self._contexts[stage, mb] = context
-        if stage < self._last:
-            self._flow[mb] = y
-            return
-        loss, count, loss_context = cross_entropy(y, self._targets.pop(mb), self.ledger)
-        self._loss, self._count = self._loss + loss, self._count + count
-        if save:
-            self._loss_contexts[mb] = loss_context
-
-    def _open(self, mb: int) -> None:
-        assert self._batch is not None, "a forward needs data"
-        inputs, targets = self._batch(mb)
-        self._flow[mb] = self.ledger.adopt(inputs, ACTIVATION)
-        self._targets[mb] = self.ledger.adopt(targets, ACTIVATION)
-
-    def _backward(self, stage: int, mb: int) -> None:
-        if stage == self._last:
-            self._flow[mb] = cross_entropy_backward(self._loss_contexts.pop(mb), self._grad_scale, self.ledger)
+    def _grads(self, segment: int) -> Gradients:
+        """Where the segment's backward puts the gradients of these parameters."""
         views: dict[str, Array] = {}
-        for unit in self.stages[stage].units:
+        for unit in self.segments[segment].units:
             views.update(self.units[unit].open_grad())
-        dx = self.model.stages[stage].backward(self._params(stage), self._contexts.pop((stage, mb)), self._flow.pop(mb),
-                                               Gradients(views, self._written), self.ledger)
-        if dx is not None:  # the first stage has none
-            self._flow[mb] = dx
+        return Gradients(views, self._written)
+
+    # -- what actions do ----------------------------------------------------------------------------------------------
+
+    def _enter(self, action: Phase) -> None:
+        self.phase = action.name
+        for unit in self.units:
+            unit.phase = action.name
+        if action.name == "reduce":  # the last one of a step stays
+            self.after_backward = dict(self.ledger.live)
+
+    def _load_batch(self, action: LoadBatch) -> None:
+        assert self._batch is not None, "a forward needs data"
+        inputs, targets = self._batch(action.mb)
+        self.values[v.x(0, action.mb)] = self.ledger.adopt(inputs, ACTIVATION)
+        self.values[v.targets(action.mb)] = self.ledger.adopt(targets, ACTIVATION)
+
+    def _forward(self, action: Forward) -> None:
+        segment, mb = action.segment, action.mb
+        compute = self.task.model.segments[segment].forward
+        y, context = compute(self._params(segment), self._take(v.x(segment, mb)), self.ledger)
+        self.values[v.x(segment + 1, mb)] = y
+        if action.save:
+            self.values[v.saved(segment, mb)] = context
+
+    def _loss(self, action: Loss) -> None:
+        last, mb = len(self.segments), action.mb
+        loss, count, context = self.task.loss.forward(self._take(v.x(last, mb)), self._take(v.targets(mb)),
+                                                      self.ledger)
+        self._sum.loss += loss
+        self._sum.targets += count
+        if action.save:
+            self.values[v.saved(last, mb)] = context
+
+    def _loss_backward(self, action: LossBackward) -> None:
+        last, mb = len(self.segments), action.mb
+        self.values[v.dy(last - 1, mb)] = self.task.loss.backward(self._take(v.saved(last, mb)), self._grad_scale,
+                                                                  self.ledger)
+
+    def _backward(self, action: Backward) -> None:
+        segment, mb = action.segment, action.mb
+        compute, grads = self.task.model.segments[segment].backward, self._grads(segment)
+        dx = compute(self._params(segment), self._take(v.saved(segment, mb)), self._take(v.dy(segment, mb)), grads,
+                     self.ledger)
+        if segment:
+            assert dx is not None, f"segment {self.segments[segment].name} gave no gradient of its input"
+            self.values[v.dy(segment - 1, mb)] = dx
+
+    def _optim_step(self, action: OptimStep) -> None:
+        assert self._update is not None, "an update needs its numbers"
+        self.units[action.unit].optim_step(self._update)
+
+
+EXECUTE: dict[type, Callable[[Executor, Any], None]] = {
+    Phase: Executor._enter,
+    LoadBatch: Executor._load_batch,
+    Unshard: lambda run, action: run.units[action.unit].unshard(action.axis),
+    Reshard: lambda run, action: run.units[action.unit].reshard(),
+    Forward: Executor._forward,
+    Loss: Executor._loss,
+    LossBackward: Executor._loss_backward,
+    Backward: Executor._backward,
+    ReduceScatterGrad: lambda run, action: run.units[action.unit].reduce_scatter_grad(action.axis),
+    AllReduceGrad: lambda run, action: run.units[action.unit].all_reduce_grad(action.axis),
+    AllReduceShard: lambda run, action: run.units[action.unit].all_reduce_shard(action.axis),
+    OptimStep: Executor._optim_step,
+    AllGatherParam: lambda run, action: run.units[action.unit].all_gather_param(action.axis),
+    FreeGrad: lambda run, action: run.units[action.unit].free_grad(),
+}

@@ -7,29 +7,40 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from mpizero.dist import all_gather
+from mpizero.comm import all_gather
 from mpizero.engine.unit import Unit
-from mpizero.layout import REPLICATED, ModelSpec
+from mpizero.layout import REPLICATED, Axis, ModelSpec
+from mpizero.memory.kinds import WORKSPACE
 
 
-def whole_state(unit: Unit, buffer: str) -> np.ndarray:
-    """Float32 elements (numel,) of `buffer` (master, exp_avg or exp_avg_sq), gathered over the shard group; padding left out."""
-    kept = getattr(unit, buffer)
+def whole_state(unit: Unit, name: str) -> np.ndarray:
+    """Elements (numel,) of the state called `name` (master, or one of the optimizer's), gathered over the shard group,
+    on which it is collective; padding left out.
+
+    A view of the unit's own buffer where that is whole, else workspace.
+    """
+    kept = unit.states[name]
     if unit.placement.optim is REPLICATED:
         return kept[: unit.layout.numel]
-    flat = np.empty(unit.layout.padded_numel, np.float32)
+    flat = unit.ledger.empty(unit.layout.padded_numel, kept.dtype, WORKSPACE)
     flat[unit.shard] = kept
-    all_gather(unit.mesh.shard, flat, unit=unit.layout.name, phase="report")
+    all_gather(unit.mesh.group(Axis.SHARD), flat, unit=unit.layout.name, phase="report")
     return flat[: unit.layout.numel]
 
 
-def sha256(spec: ModelSpec, units: Sequence[Unit], buffer: str) -> str:
-    """SHA-256 of `buffer` over all parameters in the model's order, unpadded, as little-endian float32. One whole unit lives at a time."""
+def sha256(spec: ModelSpec, units: Sequence[Unit], name: str) -> str:
+    """SHA-256, in hexadecimal, of a state over all parameters in the model's order, unpadded, as little-endian numbers.
+
+    Collective over the shard groups. One whole unit lives at a time.
+    """
     owner = {param.name: unit for unit in units for param in unit.layout.params}
-    digest, current, views = hashlib.sha256(), None, {}
+    digest, current = hashlib.sha256(), None
+    views: dict[str, np.ndarray] = {}
     for param in spec.params:
         if owner[param.name] is not current:
-            current = owner[param.name]
-            views = current.layout.views(whole_state(current, buffer))
-        digest.update(np.ascontiguousarray(views[param.name], dtype="<f4").tobytes())
+            current, views = owner[param.name], {}  # the last unit dies before the next is gathered
+            views = current.layout.views(whole_state(current, name))
+        values = views[param.name]
+        # no copy on little-endian machines
+        digest.update(values.astype(values.dtype.newbyteorder("<"), copy=False).data)
     return digest.hexdigest()

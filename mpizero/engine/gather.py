@@ -7,14 +7,17 @@ from typing import Any
 
 import numpy as np
 
-from mpizero.dist import Group, all_gather, all_gather_values
+from mpizero.comm import Group, all_gather, all_gather_values
+from mpizero.memory.kinds import WORKSPACE
 
 
 def gather_data(world: Group, data: Any) -> list[Any]:
     """`data` (anything JSON can hold) of each rank, in the order of ranks, on every rank."""
     mine = np.frombuffer(json.dumps(data).encode(), np.uint8)
-    sizes = all_gather_values(world, np.array([mine.size], dtype=np.float64), op="report", phase="report")[:, 0].astype(int)
-    texts = np.zeros((world.size, max(sizes)), np.uint8)
+    sizes = all_gather_values(world, np.array([mine.size]), op="report", phase="report")[:, 0].astype(int)
+    flat = world.mem.empty(world.size * max(sizes), np.uint8, WORKSPACE)
+    texts = flat.reshape(world.size, -1)
     texts[world.rank, : mine.size] = mine
-    all_gather(world, texts.reshape(-1), unit="", phase="report")
+    texts[world.rank, mine.size :] = 0
+    all_gather(world, flat, unit="", phase="report")
     return [json.loads(texts[rank, :size].tobytes()) for rank, size in enumerate(sizes)]

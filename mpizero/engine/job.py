@@ -1,25 +1,26 @@
-"""A training run set up on one rank: model, data, mesh, buffers, and the lists of actions that each step runs."""
+"""A training run set up on one rank: task, mesh, the lists of actions that each step runs, and the state that they
+change."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
-from mpizero.data import Dataset, global_samples, load
-from mpizero.dist import Group, Mesh, TrafficLog, all_gather_values, mesh
-from mpizero.engine.config import TrainConfig
+from mpizero.comm import Group, Mesh, TrafficLog, all_gather_values, mesh
+from mpizero.data import Batch, Dataset, global_samples
+from mpizero.engine.config import OptimSettings, Settings, TrainConfig
 from mpizero.engine.executor import Executor
+from mpizero.engine.state import TrainingState
+from mpizero.engine.task import Task, built_in_task
+from mpizero.engine.unit import Unit
 from mpizero.errors import DataError
-from mpizero.layout import Policy, Wrapping, wrap
-from mpizero.memory import Ledger
-from mpizero.nn.gpt import GPTConfig, gpt
-from mpizero.nn.mlp import mlp
-from mpizero.nn.model import Model
-from mpizero.optim import Adam, LossScaler
-from mpizero.planner import Geometry
-from mpizero.schedule import STRATEGIES, Lists, training_lists
-from mpizero.text import parse_bytes
+from mpizero.layout import OPTIMIZERS, ActivationBytes, Geometry, Policy, Wrapping
+from mpizero.memory.ledger import Ledger
+from mpizero.optim import Adam, LossScaler, Optimizer
+from mpizero.planner import plan_traffic, sent_bytes
+from mpizero.schedule import Schedule, set_up
 
 
 @dataclass(frozen=True)
@@ -27,24 +28,26 @@ class Job:
     """Everything a run is made of. `world` is the group that trains, with this run's own ledger and traffic log."""
 
     config: TrainConfig
+    settings: Settings
+    task: Task
     world: Group
     mesh: Mesh
-    model: Model
-    data: Dataset
-    wrapping: Wrapping
     geometry: Geometry
-    lists: Lists
+    lists: Schedule
     ledger: Ledger
     log: TrafficLog
+    state: TrainingState
     executor: Executor
-    hyper: Adam
-    scaler: LossScaler
+    optimizer: Optimizer
 
-    def batch(self, step: int, microbatch: int) -> tuple[np.ndarray, np.ndarray]:
-        """This rank's inputs and targets."""
-        config = self.config
-        return self.data.train_batch(global_samples(step, microbatch, self.world.rank, world_size=self.world.size,
-                                                    batch_size=config.batch_size, accumulation=config.accumulation))
+    @property
+    def wrapping(self) -> Wrapping:
+        return self.geometry.wrapping
+
+    @cached_property
+    def planned_sent(self) -> dict[bool, int]:
+        """Bytes that this rank sends in a step, by whether its update is skipped."""
+        return {skipped: sent_bytes(plan_traffic(self.lists.step(skipped), self.geometry)) for skipped in (False, True)}
 
     @property
     def traced(self) -> bool:
@@ -52,47 +55,69 @@ class Job:
         return self.log.timed
 
     @property
-    def targets(self) -> int:
-        """Targets of a step's global batch: gradients are divided by it in the loss, so that sums over ranks are means."""
-        return self.world.size * self.config.batch_size * self.config.accumulation * (self.config.value("context") or 1)
+    def samples(self) -> int:
+        """How many a step's global batch has."""
+        return self.world.size * self.settings.batch_size * self.settings.step.accumulation
+
+    def batch(self, microbatch: int) -> Batch:
+        """This rank's samples of the step that comes next."""
+        return self.task.data.train_batch(global_samples(self.state.position, microbatch, self.world.rank,
+                                                         world_size=self.world.size,
+                                                         batch_size=self.settings.batch_size))
+
+    def count_targets(self) -> int:
+        """Targets that count in the global batch of the next step: gradients are divided by it in the loss, so that
+        sums over ranks are means."""
+        return self.task.data.count(np.arange(self.state.position, self.state.position + self.samples, dtype=np.int64))
+
+    def activations(self) -> ActivationBytes | None:
+        """Planned bytes of a microbatch; None where the model does not tell."""
+        plan = self.task.model.spec.activations
+        return plan and plan(self.batch(0).targets.shape, self.settings.dtype)
 
 
-def prepare(config: TrainConfig, world: Group, *, model: Model | None = None, policy: Policy | None = None, debug: bool = False) -> Job:
-    """Check the configuration, make the model's units on this rank's ledger, and compose the lists. Collective over `world`.
+def prepare(config: TrainConfig, world: Group, *, task: Task | None = None, policy: Policy | None = None,
+            debug: bool = False) -> Job:
+    """Check the configuration, make the model's units on this rank's ledger, and compose the lists. Collective over
+    `world`.
 
-    model: in place of the one that the configuration names. policy: which parameters make a unit, see `layout.wrap` (one unit a stage).
-    debug: fill new and freed storage with NaN.
+    task: in place of the one that the configuration names. policy: which parameters make a unit, see `layout.wrap` (one
+    unit a segment). debug: fill new and freed storage with NaN.
+
+    ConfigError for what can never work, DataError for data that cannot be used, OutOfDeviceMemory where the states do
+    not fit.
     """
-    config.check()
-    ledger = Ledger(None if config.device_memory is None else parse_bytes(config.device_memory), debug)
-    log = TrafficLog(timed=config.log is not None)
+    settings = config.resolved()
+    ledger, log = Ledger(settings.device_memory, debug), TrafficLog(timed=config.log is not None)
     world = world.using(log=log, mem=ledger)
-    shards = 1 if config.stage == "0" else config.shard_size or world.size
-    grid = mesh(world, shards)
-    model = model or build_model(config)
-    data = _load_data(config, world)
-    strategy = STRATEGIES[config.stage]
-    wrapping = wrap(model.spec, world.size, policy)
-    lists = training_lists(strategy, wrapping, grid.replicate.size, shards, **config.list_options)
-    executor = Executor(model, wrapping, strategy.placement, grid, config.dtype, ledger, config.seed)
-    return Job(config, world, grid, model, data, wrapping, Geometry(wrapping, strategy.placement, grid.replicate.size, shards, config.dtype), lists,
-               ledger, log, executor, Adam(weight_decay=config.value("weight_decay"), decoupled=config.value("optimizer") == "adamw"),
-               LossScaler(enabled=config.dtype == "float16"))
+    settings.step.mesh(world.size)  # a shard size that does not divide shows before data is read
+    task = built_in_task(settings) if task is None else task
+    _compare_data(task.data, settings, world)
+    optimizer = make_optimizer(settings.optim)
+    setup = set_up(task.model.spec, world.size, settings.step, dtype=settings.dtype, optimizer=optimizer.spec,
+                   policy=policy)
+    grid, written = mesh(world, setup.geometry.mesh), set[str]()
+    units = [Unit(layout, setup.geometry, grid, ledger, written) for layout in setup.wrapping.units]
+    for unit in units:
+        unit.initialise(task.model, settings.seed)
+    state = TrainingState(units, LossScaler(enabled=settings.dtype == "float16"))
+    executor = Executor(task, setup.wrapping, units, written, ledger)
+    return Job(config, settings, task, world, grid, setup.geometry, setup.lists, ledger, log, state, executor,
+               optimizer)
 
 
-def build_model(config: TrainConfig) -> Model:
-    """The model that the configuration names."""
-    if config.model == "mlp":
-        return mlp(hidden=config.value("hidden"))
-    return gpt(GPTConfig(**{name: config.value(name) for name in ("layers", "d_model", "heads", "context")}))
+def make_optimizer(settings: OptimSettings) -> Optimizer:
+    """The optimizer that the settings name."""
+    makers = {"adam": lambda: Adam(weight_decay=settings.weight_decay, decoupled=False),
+              "adamw": lambda: Adam(weight_decay=settings.weight_decay, decoupled=True)}
+    assert makers.keys() == OPTIMIZERS.keys()
+    return makers[settings.optimizer]()
 
 
-def _load_data(config: TrainConfig, world: Group) -> Dataset:
-    """The dataset, which must be the same on every rank."""
-    data = load(config.model, config.data, seed=config.seed, context=config.value("context") or 1)
-    prints = all_gather_values(world, np.array([data.fingerprint], dtype=np.float64), op="check", phase="start")[:, 0]
+def _compare_data(data: Dataset, settings: Settings, world: Group) -> None:
+    """The dataset must be the same on every rank."""
+    prints = all_gather_values(world, np.array([data.fingerprint]), op="check", phase="start")[:, 0]
     different = [rank for rank in range(world.size) if prints[rank] != prints[0]]
     if different:
-        raise DataError(f"--data {config.data or '(default)'} holds something else on ranks {different} than on rank 0: "
-                        "give all hosts the same files")
-    return data
+        raise DataError(f"`data` {settings.data or '(default)'} holds something else on ranks {different} than on "
+                        "rank 0: give all hosts the same files")

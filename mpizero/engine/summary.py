@@ -9,42 +9,42 @@ from mpizero.engine.gather import gather_data
 from mpizero.engine.job import Job
 from mpizero.engine.replicas import compare_replicas
 from mpizero.engine.trainer import Progress, evaluate_loss
-from mpizero.memory import MODEL_STATE
+from mpizero.layout import MASTER, Axis
+from mpizero.memory.kinds import ACTIVATION, MODEL_STATE
 from mpizero.planner import formula_after_backward, plan_memory, plan_traffic, sent_by_op
 from mpizero.schedule import Action
+
+# of StepSettings
+OPTIONS = ("accumulation", "no_sync", "backward_prefetch", "forward_prefetch", "keep_last_unit", "limit_all_gathers")
 
 
 def summarise(job: Job, progress: Progress) -> dict[str, Any]:
     """The summary of `--json`. Collective: call it on every rank; all get the same. Evaluates the held-out loss."""
     memory, traffic = _memory(job, progress), _traffic(job, progress)  # before evaluation adds to peaks and log
     eval_loss = evaluate_loss(job)
-    mismatches = compare_replicas(job.world, job.executor.units)
-    digests = {name: sha256(job.model.spec, job.executor.units, name) for name in ("master", "exp_avg", "exp_avg_sq")}
+    mismatches = compare_replicas(job.world, job.state.units)
+    names = [MASTER.name, *(state.name for state in job.optimizer.spec.states)]
+    digests = {name: sha256(job.task.model.spec, job.state.units, name) for name in names}
     ranks = gather_data(job.world, [memory, traffic])
-    config = job.config
+    settings = job.settings
     return {
-        "world_size": job.world.size,
-        "stage": config.stage,
-        "model": config.model,
-        "dtype": config.dtype,
-        "shard_size": job.mesh.shard.size,
-        "replicas": job.mesh.replicate.size,
-        "batch_size": config.batch_size,
-        **config.list_options,
-        "seed": config.seed,
+        "world_size": job.world.size, "stage": settings.step.stage, "model": job.task.model.name,
+        "dtype": settings.dtype,
+        "shard_size": job.mesh.shape.size(Axis.SHARD),
+        "replicas": job.mesh.shape.size(Axis.REPLICATE),
+        "batch_size": settings.batch_size,
+        **{name: getattr(settings.step, name) for name in OPTIONS},
+        "seed": settings.seed,
         "psi": job.wrapping.numel,
         "padded_psi": job.wrapping.padded_numel,
         "units": [unit.numel for unit in job.wrapping.units],
         "losses": [record.loss for record in progress.records],
         "eval_loss": eval_loss,
         "skipped_steps": progress.skipped,
-        "weights_sha256": digests["master"],
-        "exp_avg_sha256": digests["exp_avg"],
-        "exp_avg_sq_sha256": digests["exp_avg_sq"],
-        "replicas_equal": not mismatches,
-        "mismatches": [str(mismatch) for mismatch in mismatches],
-        "memory": [rank[0] for rank in ranks],
-        "traffic": [rank[1] for rank in ranks],
+        "weights_sha256": digests.pop(MASTER.name),
+        **{f"{name}_sha256": digest for name, digest in digests.items()},
+        "replicas_equal": not mismatches, "mismatches": [str(mismatch) for mismatch in mismatches],
+        "memory": [rank[0] for rank in ranks], "traffic": [rank[1] for rank in ranks],
     }
 
 
@@ -52,15 +52,15 @@ def _memory(job: Job, progress: Progress) -> dict[str, Any]:
     """Bytes of this rank: model states unless the key says otherwise."""
     plan, ledger = plan_memory(_ran(job, progress), job.geometry), job.ledger
     after = job.executor.after_backward
-    kinds = {name: {"at_rest": progress.at_rest.get(name, 0), "after_backward": after.get(name, 0), "peak": ledger.peak[name]}
-             for name in ledger.live}
+    kinds = {name: {"at_rest": progress.at_rest.get(name, 0), "after_backward": after.get(name, 0),
+                    "peak": ledger.peak[name]} for name in ledger.live}
     return {
         "after_backward": _model_state(after),
         "at_rest": _model_state(progress.at_rest),
         "peak": ledger.peak_model_state_bytes,
         "peak_action": ledger.peak_model_state_action,
         "by_kind": kinds,
-        "activation_peak": ledger.peak["activation"],
+        "activation_peak": ledger.peak[ACTIVATION],
         "device_peak": ledger.peak_bytes,
         "planned_after_backward": plan.after_backward_bytes,
         "planned_at_rest": plan.at_rest_bytes,

@@ -1,21 +1,25 @@
-"""What one step did on every rank, and when: the actions with bytes counted and planned, and the collectives with their messages."""
+"""What one step did on every rank, and when: the actions with bytes counted and planned, and the collectives with their
+messages."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from mpizero.dist import Group, Record
-from mpizero.engine.executor import Done
+from mpizero.comm import Group, Record
+from mpizero.engine.executor import ActionRecord
 from mpizero.engine.gather import gather_data
 from mpizero.engine.job import Job
 from mpizero.planner import plan_memory
+from mpizero.schedule import Effect, effect_of
+from mpizero.schedule.actions import Phase
 
 
-def trace(job: Job, step: int, actions: list[Done], records: list[Record]) -> dict[str, Any]:
-    """The data of trace.json. Collective; the same on every rank. Times in seconds from the start of the step on the earliest rank.
+def trace(job: Job, step: int, actions: list[ActionRecord], records: list[Record]) -> dict[str, Any]:
+    """The data of trace.json. Collective; the same on every rank. Times in seconds from the start of the step on the
+    earliest rank.
 
-    actions: of the step, in order. Ranks of a host share its clock. Clocks of hosts are taken to agree where the last rank of each ends
-    the step's agreement, having just heard from all.
+    actions: of the step, in order. Ranks of a host share its clock. Clocks of hosts are taken to agree where the last
+    rank of each ends the step's agreement, having just heard from all.
     """
     met = max(record.begin_s + record.seconds for record in records if record.op == "agree")
     pairs = gather_data(job.world, [met, _rank(job, actions, records)])
@@ -26,37 +30,46 @@ def trace(job: Job, step: int, actions: list[Done], records: list[Record]) -> di
     earliest = min(rank["actions"][0]["begin_s"] for rank in ranks)
     for rank in ranks:
         _shift(rank, -earliest)
-    return {"step": step, "stage": job.config.stage, "model": job.config.model, "dtype": job.config.dtype, "world_size": job.world.size,
-            "capacity": job.ledger.capacity, "ranks": ranks}
+    return {"step": step, "stage": job.settings.step.stage, "model": job.task.model.name, "dtype": job.settings.dtype,
+            "world_size": job.world.size, "capacity": job.ledger.capacity, "ranks": ranks}
 
 
-def _rank(job: Job, actions: list[Done], records: list[Record]) -> dict[str, Any]:
+def _rank(job: Job, actions: list[ActionRecord], records: list[Record]) -> dict[str, Any]:
     """This rank's part, times by its own clock."""
-    plan = plan_memory([done.action for done in actions], job.geometry)
+    plan = plan_memory([record.action for record in actions], job.geometry, job.activations())
     return {
         "rank": job.world.rank, "host": job.world.hosts[job.world.rank],
-        "groups": {name: list(group.ranks) for name, group in (("shard", job.mesh.shard), ("replicate", job.mesh.replicate))},
-        "actions": [_action(done, point.live, point.peak_bytes) for done, point in zip(actions, plan.points, strict=True)],
+        "groups": {axis.value: list(group.ranks) for axis, group in job.mesh.groups.items()},
+        "actions": [_action(record, effect_of(record.action, job.geometry), point.live, point.peak_bytes)
+                    for record, point in zip(actions, plan.points, strict=True)],
         "collectives": [_collective(record, _group(job, record)) for record in records],
     }
 
 
-def _action(done: Done, planned: dict[str, int], planned_peak: int) -> dict[str, Any]:
-    return {"action": done.text, "kind": type(done.action).__name__, "label": done.label, "phase": done.phase, "begin_s": done.begin_s,
-            "end_s": done.end_s, "live": done.live, "peak_bytes": done.peak_bytes, "planned_live": planned, "planned_peak_bytes": planned_peak}
+def _action(record: ActionRecord, effect: Effect, planned: dict[str, int], planned_peak: int) -> dict[str, Any]:
+    """work: the kind of it, None for an action that does none. computes: whether this rank computes, rather than waits
+    for others."""
+    work, computes = effect.work, effect.sends is None and not isinstance(record.action, Phase)
+    return {"action": record.text, "kind": type(record.action).__name__, "work": work and work.kind,
+            "computes": computes, "label": record.label, "phase": record.phase, "begin_s": record.begin_s,
+            "end_s": record.end_s, "live": record.live, "peak_bytes": record.peak_bytes, "planned_live": planned,
+            "planned_peak_bytes": planned_peak}
 
 
 def _collective(record: Record, group: Group) -> dict[str, Any]:
-    return {"op": record.op, "unit": record.unit, "phase": record.phase, "group": record.group, "begin_s": record.begin_s,
-            "end_s": record.begin_s + record.seconds, "bytes_sent": record.bytes_sent, "bytes_received": record.bytes_received,
-            "messages": record.messages,
-            "sends": [{"to": group.ranks[message.peer], "bytes": message.nbytes, "begin_s": message.time_s} for message in record.sends],
-            "arrivals": [{"from": group.ranks[message.peer], "bytes": message.nbytes, "end_s": message.time_s} for message in record.arrivals]}
+    """A collective with its messages; ranks in them are those of the group that trains."""
+    sends = [{"to": group.ranks[message.peer], "bytes": message.nbytes, "begin_s": message.time_s}
+             for message in record.sends]
+    arrivals = [{"from": group.ranks[message.peer], "bytes": message.nbytes, "end_s": message.time_s}
+                for message in record.arrivals]
+    return {"op": record.op, "unit": record.unit, "phase": record.phase, "group": record.group,
+            "begin_s": record.begin_s, "end_s": record.begin_s + record.seconds, "bytes_sent": record.bytes_sent,
+            "bytes_received": record.bytes_received, "messages": record.messages, "sends": sends, "arrivals": arrivals}
 
 
 def _group(job: Job, record: Record) -> Group:
     """The group that the record names."""
-    return next(group for group in (job.mesh.shard, job.mesh.replicate, job.world) if group.name == record.group)
+    return next(group for group in (*job.mesh.groups.values(), job.world) if group.name == record.group)
 
 
 def _shift(rank: dict[str, Any], seconds: float) -> None:

@@ -6,15 +6,15 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from mpizero.comm import Record
 from mpizero.data import eval_batches
-from mpizero.dist import Record
 from mpizero.engine.agreement import Agreed, finish_grads, mean_loss
-from mpizero.engine.executor import Done, Update
+from mpizero.engine.executor import ActionRecord
 from mpizero.engine.job import Job
 from mpizero.engine.replicas import check_replicas
-from mpizero.errors import DivergenceError
+from mpizero.engine.unit import Update
+from mpizero.errors import DataError, DivergenceError
 from mpizero.optim import clip_coefficient, learning_rate
-from mpizero.planner import plan_traffic, sent_bytes
 
 AGREEMENT_OPS = ("agree", "check", "report")  # a few bytes that no formula counts: listed under their own names
 
@@ -29,7 +29,7 @@ class StepRecord:
     lr: float
     loss_scale: float
     skipped: bool
-    per_second: float  # samples of the global batch (mlp) or tokens (gpt)
+    per_second: float  # targets of the global batch: samples (mlp), tokens (gpt)
     live_bytes: int
     peak_bytes: int
     sent_bytes: int
@@ -37,83 +37,110 @@ class StepRecord:
 
 @dataclass
 class Progress:
-    """What changes during a run, apart from buffers."""
+    """What the steps of one call have shown. What they changed is in the job's state."""
 
-    updates: int = 0  # optimizer steps taken; skipped ones do not count, nor move the learning rate
+    updates: int = 0  # steps that were not skipped
     skipped: int = 0
     records: list[StepRecord] = field(default_factory=list)
-    sent: dict[str, int] = field(default_factory=dict)  # of the last step with an update (of the last one if all were skipped), by op
+    # of the last step with an update, or of the last one if all were skipped: bytes by op, and messages of planned ops
+    sent: dict[str, int] = field(default_factory=dict)
     messages: int = 0
     off_plan: int = 0  # steps whose traffic was not the planned one
-    planned: dict[bool, int] = field(default_factory=dict)  # bytes sent by a step, by whether it is skipped
-    at_rest: dict[str, int] = field(default_factory=dict)
-    traced: tuple[int, list[Done], list[Record]] | None = None  # the last step that updated, where the job is traced
+    at_rest: dict[str, int] = field(default_factory=dict)  # live bytes by kind after the last step
+    # where the job is traced: number, actions and collectives of the last step that updated
+    traced: tuple[int, list[ActionRecord], list[Record]] | None = None
 
 
-def run_steps(job: Job, report: Callable[[StepRecord], None] = lambda record: None) -> Progress:
-    """Train `config.steps` steps. `report` is called on every rank after each step."""
-    progress = Progress(planned={skipped: sent_bytes(plan_traffic(job.lists.step(skipped), job.geometry)) for skipped in (False, True)})
+def run_steps(job: Job, report: Callable[[StepRecord], None] = lambda record: None, *,
+              steps: int | None = None) -> Progress:
+    """Train `steps` steps more; None: up to the number that the settings name. Collective over the job's ranks.
+    `report` is called on every rank after each step. Two calls do what one does for as many steps.
+
+    LossScaleError or DivergenceError where gradients stay infinite, DataError where targets were counted wrongly,
+    ReplicaMismatch where replicas differ, OutOfDeviceMemory.
+    """
+    progress = Progress()
     job.ledger.reset_peaks()
-    for step in range(job.config.value("steps")):
-        record = _one_step(job, progress, step)
+    for _ in range(max(job.settings.steps - job.state.step, 0) if steps is None else steps):
+        record = _one_step(job, progress)
         progress.records.append(record)
-        every = job.config.check_replicas
-        if every and (step + 1) % every == 0:
-            check_replicas(job.world, job.executor.units, step)
+        every = job.settings.check_replicas
+        if every and job.state.step % every == 0:
+            check_replicas(job.world, job.state.units, record.step)
         report(record)
     progress.at_rest = dict(job.ledger.live)
     return progress
 
 
-def _one_step(job: Job, progress: Progress, step: int) -> StepRecord:
+def _one_step(job: Job, progress: Progress) -> StepRecord:
+    begin, state, ledger = time.perf_counter(), job.state, job.ledger
     job.log.clear()
     if job.traced:
         job.executor.timeline = []
-    begin, scale, run = time.perf_counter(), job.scaler.scale, job.executor.run
-    loss, targets = run(job.lists.accumulate, batch=lambda mb: job.batch(step, mb), grad_scale=scale / job.targets)
-    agreed = finish_grads(job.world, job.executor.units, job.ledger, loss, targets, scale)
-    lr = learning_rate(progress.updates, base=job.config.value("lr"), warmup=job.config.value("warmup"), total=job.config.value("steps"))
-    if agreed.found_inf:
-        _skip(job, progress, agreed, step)
-    else:
-        progress.updates += 1
-        clip = 1.0 if job.config.clip is None else clip_coefficient(agreed.total_norm, job.config.clip)
-        run(job.lists.update, update=Update(job.hyper, lr, progress.updates, clip / scale))
-    run(job.lists.zero_grad)
-    job.scaler.update(agreed.found_inf, agreed.culprit)
+    step, scale, lr = state.step, state.scaler.scale, _learning_rate(job)
+    agreed = _accumulate(job, scale)
+    if not agreed.found_inf:
+        state.updates += 1
+        clip = 1.0 if job.settings.optim.clip is None else clip_coefficient(agreed.total_norm, job.settings.optim.clip)
+        job.executor.run(job.lists.update, update=Update(job.optimizer, lr, state.updates, clip / scale))
+    job.executor.run(job.lists.zero_grad)
+    state.scaler.update(agreed.found_inf, agreed.culprit)
+    state.step += 1
+    state.position += job.samples
     sent = _account(job, progress, agreed.found_inf)
-    if job.executor.timeline and not agreed.found_inf:
-        progress.traced = step, job.executor.timeline, list(job.log.records)
-    if job.traced:
-        job.executor.timeline = None
+    _keep_trace(job, progress, step, agreed.found_inf)
     rate = agreed.targets / (time.perf_counter() - begin)
-    return StepRecord(step, agreed.loss, agreed.total_norm, lr, scale, agreed.found_inf, rate, job.ledger.live_bytes, job.ledger.peak_bytes, sent)
+    return StepRecord(step, agreed.loss, agreed.total_norm, lr, scale, agreed.found_inf, rate, ledger.live_bytes,
+                      ledger.peak_bytes, sent)
 
 
-def _skip(job: Job, progress: Progress, agreed: Agreed, step: int) -> None:
-    progress.skipped += 1
-    if not job.scaler.enabled:
-        raise DivergenceError(f"step {step}: the gradient of unit {agreed.culprit} is not finite, and {job.config.dtype} has no loss scale to lower: "
-                              "lower --lr, lengthen --warmup, or set --clip 1.0")
+def _learning_rate(job: Job) -> float:
+    optim = job.settings.optim
+    return learning_rate(job.state.updates, base=optim.lr, warmup=optim.warmup, total=job.settings.steps)
+
+
+def _accumulate(job: Job, scale: float) -> Agreed:
+    """The gradients of a step, and what all ranks agree on about them."""
+    expected = job.count_targets()
+    found = job.executor.run(job.lists.accumulate, batch=job.batch, grad_scale=scale / max(expected, 1))
+    agreed = finish_grads(job.world, job.state.units, job.ledger, found.loss, found.targets, scale)
+    if agreed.targets != expected:
+        raise DataError(f"step {job.state.step}: the loss counted {agreed.targets:,} targets, but Dataset.count gave "
+                        f"{expected:,}, by which gradients were divided: let it give the number that the batches hold")
+    if agreed.found_inf and not job.state.scaler.enabled:
+        raise DivergenceError(f"step {job.state.step}: the gradient of unit {agreed.culprit} is not finite, and "
+                              f"{job.settings.dtype} has no loss scale to lower: lower `lr`, lengthen `warmup`, or "
+                              "set `clip` 1.0")
+    return agreed
 
 
 def _account(job: Job, progress: Progress, skipped: bool) -> int:
     """Compare the step's traffic with its plan; returns the bytes sent by what the plan covers."""
+    progress.updates += not skipped
+    progress.skipped += skipped
     totals = job.log.totals()
     counted = {op: total for op, total in totals.items() if op not in AGREEMENT_OPS}
     sent = sum(total.bytes_sent for total in counted.values())
-    progress.off_plan += sent != progress.planned[skipped]
+    progress.off_plan += sent != job.planned_sent[skipped]
     if not skipped or not progress.updates:
         progress.sent = {op: total.bytes_sent for op, total in totals.items()}
         progress.messages = sum(total.messages for total in counted.values())
     return sent
 
 
+def _keep_trace(job: Job, progress: Progress, step: int, skipped: bool) -> None:
+    """Of a traced job, what the step did, unless it was skipped."""
+    if job.traced and job.executor.timeline is not None:
+        if not skipped:
+            progress.traced = step, job.executor.timeline, list(job.log.records)
+        job.executor.timeline = None
+
+
 def evaluate_loss(job: Job) -> float:
-    """Mean loss over the held-out samples. Every rank runs equally many batches; missing samples weigh nothing."""
-    loss, targets = 0.0, 0
-    for samples in eval_batches(job.data.eval_size, job.config.batch_size, job.world.rank, job.world.size):
-        batch = job.data.eval_batch(samples)
-        batch_loss, batch_targets = job.executor.run(job.lists.evaluate, batch=lambda mb, batch=batch: batch)  # type: ignore[misc]
-        loss, targets = loss + batch_loss, targets + batch_targets
+    """Mean loss over the held-out samples. Collective: every rank runs equally many batches; missing samples weigh
+    nothing."""
+    loss, targets, data = 0.0, 0, job.task.data
+    for samples in eval_batches(data.eval_size, job.settings.batch_size, job.world.rank, job.world.size):
+        found = job.executor.run(job.lists.evaluate, batch=lambda mb: data.eval_batch(samples))
+        loss, targets = loss + found.loss, targets + found.targets
     return mean_loss(job.world, loss, targets)

@@ -1,32 +1,37 @@
 """One unit (FlatParameter) on one rank: its buffers, and the operations that actions stand for.
 
 [Note: What a rank keeps]
-`param` is whole or a shard, by placement. The optimizer's range is whole or a shard too: `master` (float32), `exp_avg`, `exp_avg_sq`.
-Float32 parameters are their own master weights: then `master` is a view of `param`, and K is 8 bytes, not 12.
+`param` is whole or a shard, by placement. The optimizer's range is whole or a shard too: `states` holds, by name, what
+the optimizer declares, and the float32 "master" weights. Float32 parameters are their own master weights: then "master"
+is a view of `param`.
 """
 
 from __future__ import annotations
 
-from enum import Enum
+from collections.abc import Iterator
+from dataclasses import dataclass
 
 import numpy as np
 
-from mpizero.dist import Group, Mesh, all_gather, all_reduce, reduce_scatter
+from mpizero.comm import Mesh, all_gather, all_reduce, reduce_scatter
 from mpizero.dtypes import numpy_dtype
-from mpizero.layout import REPLICATED, SHARDED, FlatLayout, Keep, Placement
-from mpizero.memory import GRAD, OPTIM, PARAM, UNSHARDED_GRAD, UNSHARDED_PARAM, Ledger
+from mpizero.layout import MASTER, REPLICATED, SHARDED, Axis, FlatLayout, Geometry, Keep, stored_states
+from mpizero.memory.kinds import GRAD, OPTIM, PARAM, UNSHARDED_GRAD, UNSHARDED_PARAM, WORKSPACE
+from mpizero.memory.ledger import Ledger
 from mpizero.nn.model import Model
-from mpizero.optim import Adam, adam_update
-from mpizero.schedule import Axis
+from mpizero.optim import Optimizer
 
 Array = np.ndarray
 
 
-class Params(Enum):
-    """State of the parameters. KEPT: `param` alone. GATHERED: beside it padded_numel elements of unsharded_param."""
+@dataclass(frozen=True)
+class Update:
+    """What an update needs that only the whole job knows: decided between two lists, the same on every rank."""
 
-    KEPT = "kept"
-    GATHERED = "gathered"
+    optimizer: Optimizer
+    lr: float
+    step: int  # of the optimizer, counted from 1: skipped steps do not count
+    factor: float  # clip coefficient / loss scale
 
 
 class Unit:
@@ -35,35 +40,36 @@ class Unit:
     written: the parameters whose gradient an unsharded gradient holds already; one set for all units of a model.
     """
 
-    def __init__(self, layout: FlatLayout, placement: Placement, mesh: Mesh, dtype: str, ledger: Ledger, written: set[str]):
-        self.layout, self.placement, self.mesh, self.ledger = layout, placement, mesh, ledger
+    def __init__(self, layout: FlatLayout, geometry: Geometry, mesh: Mesh, ledger: Ledger, written: set[str]):
+        self.layout, self.placement, self.mesh, self.ledger = layout, geometry.placement, mesh, ledger
         self._written = written
-        self.dtype = numpy_dtype(dtype)
-        self.state = Params.KEPT
-        self.shard = layout.shard(mesh.shard.rank, mesh.shard.size)
+        self.dtype = numpy_dtype(geometry.dtype)
+        shards = mesh.group(Axis.SHARD)
+        self.shard = layout.shard(shards.rank, shards.size)
         self.phase = "start"
-        self._unsharded_param: Array | None = None
-        self._unsharded_grad: Array | None = None
-        self._grad: Array | None = None
+        self._unsharded_param: Array | None = None  # (padded_numel,) where parameters are sharded, while gathered
+        self._unsharded_grad: Array | None = None  # (padded_numel,) from the first backward to the reduction
+        self._grad: Array | None = None  # reduced: whole or a shard, as the reduction leaves it
 
         ledger.at("init", layout.name)
-        self.param = ledger.zeros(self._numel(placement.params), self.dtype, PARAM)
-        master_numel = self._numel(placement.optim)
-        self.master = self.updated_param if self.dtype == np.float32 else ledger.zeros(master_numel, np.float32, OPTIM)
-        self.exp_avg = ledger.zeros(master_numel, np.float32, OPTIM)
-        self.exp_avg_sq = ledger.zeros(master_numel, np.float32, OPTIM)
+        self.param = ledger.zeros(self._numel(self.placement.params), self.dtype, PARAM)
+        stored = stored_states(geometry.optimizer, geometry.dtype)
+        numel = self._numel(self.placement.optim)
+        self.states: dict[str, Array] = {} if MASTER in stored else {MASTER.name: self.updated_param}
+        self.states |= {state.name: ledger.zeros(numel, numpy_dtype(state.dtype), OPTIM) for state in stored}
 
     # -- ranges -------------------------------------------------------------------------------------------------------
 
     def _numel(self, keep: Keep) -> int:
-        return self.layout.padded_numel if keep is REPLICATED else self.layout.shard_numel(self.mesh.shard.size)
+        return self.layout.padded_numel if keep is REPLICATED else self.shard.stop - self.shard.start
 
     def range_of(self, keep: Keep) -> slice:
         """The elements of the flat parameter that are kept."""
         return slice(0, self.layout.padded_numel) if keep is REPLICATED else self.shard
 
     def part_of(self, buffer: Array, wanted: slice) -> Array:
-        """View of the elements `wanted` (of the flat parameter) in `buffer`, which holds all of them or this rank's shard."""
+        """View of the elements `wanted` (of the flat parameter) in `buffer`, which holds all elements or this rank's
+        shard."""
         start = 0 if buffer.size == self.layout.padded_numel else self.shard.start
         return buffer[wanted.start - start : wanted.stop - start]
 
@@ -74,53 +80,63 @@ class Unit:
 
     @property
     def owned(self) -> slice:
-        """1/N of the flat parameter, padding left out, another part on every rank: what this rank counts in global sums."""
-        piece = (self.shard.stop - self.shard.start) // self.mesh.replicate.size
-        start = self.shard.start + piece * self.mesh.replicate.rank
+        """1/N of the flat parameter, padding left out, another part on every rank: what this rank counts in global
+        sums."""
+        replicas = self.mesh.group(Axis.REPLICATE)
+        piece = (self.shard.stop - self.shard.start) // replicas.size
+        start = self.shard.start + piece * replicas.rank
         return slice(min(start, self.layout.numel), min(start + piece, self.layout.numel))
+
+    def kept(self) -> Iterator[tuple[str, Array, Keep]]:
+        """(name, buffer, how it is kept) of everything that rests between steps."""
+        yield "param", self.param, self.placement.params
+        for name, buffer in self.states.items():
+            yield name, buffer, self.placement.optim
 
     def initialise(self, model: Model, seed: int) -> None:
         """Each parameter once, keyed by its name; only one whole parameter lives at a time."""
         for spec, offset in zip(self.layout.params, self.layout.offsets, strict=True):
-            values = model.initial(spec.name, seed).reshape(-1)
-            for buffer, keep in ((self.master, self.placement.optim), (self.param, self.placement.params)):
+            values = self.ledger.adopt(model.initial(spec.name, seed), WORKSPACE).reshape(-1)
+            for buffer, keep in ((self.states[MASTER.name], self.placement.optim), (self.param, self.placement.params)):
                 kept = self.range_of(keep)
                 low, high = max(kept.start, offset), min(kept.stop, offset + spec.numel)
                 if low < high:
                     buffer[low - kept.start : high - kept.start] = values[low - offset : high - offset]
+            del values
 
     # -- parameters ---------------------------------------------------------------------------------------------------
 
     @property
     def whole_param(self) -> Array:
-        """(padded_numel,) in param_dtype; the unit must be gathered unless it is kept whole."""
+        """(padded_numel,) in `dtype`; the unit must be gathered unless it is kept whole."""
         if self.placement.params is REPLICATED:
             return self.param
-        assert self.state is Params.GATHERED and self._unsharded_param is not None, f"unit {self.layout.name} is not gathered"
+        assert self._unsharded_param is not None, f"unit {self.layout.name} is not gathered"
         return self._unsharded_param
 
-    def unshard(self) -> None:
+    def unshard(self, axis: Axis) -> None:
         """All-gather the whole parameters from the shards."""
-        assert self.state is Params.KEPT and self.placement.params is SHARDED
+        assert self.placement.params is SHARDED and self._unsharded_param is None, f"unit {self.layout.name} is whole"
         whole = self.ledger.empty(self.layout.padded_numel, self.dtype, UNSHARDED_PARAM)
         whole[self.shard] = self.param
-        all_gather(self.mesh.shard, whole, unit=self.layout.name, phase=self.phase)
-        self._unsharded_param, self.state = whole, Params.GATHERED
+        all_gather(self.mesh.group(axis), whole, unit=self.layout.name, phase=self.phase)
+        self._unsharded_param = whole
 
     def reshard(self) -> None:
         """Free the whole parameters."""
-        assert self.state is Params.GATHERED and self._unsharded_param is not None
+        assert self._unsharded_param is not None, f"unit {self.layout.name} is not gathered"
         self.ledger.discard(self._unsharded_param)
-        self._unsharded_param, self.state = None, Params.KEPT
+        self._unsharded_param = None
 
-    def all_gather_param(self) -> None:
-        """Complete kept whole parameters from what each rank of the shard group updated."""
-        all_gather(self.mesh.shard, self.param, unit=self.layout.name, phase=self.phase)
+    def all_gather_param(self, axis: Axis) -> None:
+        """Complete kept whole parameters from what each rank along the axis updated."""
+        all_gather(self.mesh.group(axis), self.param, unit=self.layout.name, phase=self.phase)
 
     # -- gradients ----------------------------------------------------------------------------------------------------
 
     @property
     def grad(self) -> Array:
+        """The reduced gradient."""
         assert self._grad is not None, f"unit {self.layout.name} has no reduced gradient"
         return self._grad
 
@@ -132,7 +148,8 @@ class Unit:
         return self.layout.views(self._unsharded_grad)
 
     def _close_grad(self) -> Array:
-        """The unsharded gradient, complete: zero for parameters that no stage touched, and in the padding (NaN in debug mode: nobody reads it)."""
+        """The unsharded gradient, complete: zero for parameters that no segment touched, and in the padding (NaN in
+        debug mode: nobody reads it)."""
         flat = self._unsharded_grad
         assert flat is not None, f"unit {self.layout.name} has no gradient to reduce"
         for name, view in self.layout.views(flat).items():
@@ -142,39 +159,40 @@ class Unit:
         self._unsharded_grad = None
         return flat
 
-    def reduce_scatter_grad(self) -> None:
-        """Sum over the shard group; the shard of the sum becomes, or is added to, the reduced gradient."""
+    def reduce_scatter_grad(self, axis: Axis) -> None:
+        """Sum along the axis; the shard of the sum becomes, or is added to, the reduced gradient."""
         flat, first = self._close_grad(), self._grad is None
         if first:
             self._grad = self.ledger.empty(self._numel(SHARDED), self.dtype, GRAD)
-        reduce_scatter(self.mesh.shard, flat, self.grad, accumulate=not first, unit=self.layout.name, phase=self.phase)
+        reduce_scatter(self.mesh.group(axis), flat, self.grad, accumulate=not first, unit=self.layout.name,
+                       phase=self.phase)
         self.ledger.discard(flat)
 
     def all_reduce_grad(self, axis: Axis) -> None:
         """Sum along the axis; the whole sum becomes, or is added to, the reduced gradient."""
         flat = self._close_grad()
-        all_reduce(self._group(axis), flat, unit=self.layout.name, phase=self.phase)
+        all_reduce(self.mesh.group(axis), flat, unit=self.layout.name, phase=self.phase)
         if self._grad is None:
             self._grad = self.ledger.rekind(flat, GRAD)
         else:
             np.add(self._grad, flat, out=self._grad)
             self.ledger.discard(flat)
 
-    def all_reduce_shard(self) -> None:
-        """Sum this rank's shard of the reduced gradient across the replicas."""
-        all_reduce(self.mesh.replicate, self.part_of(self.grad, self.shard), unit=self.layout.name, phase=self.phase)
+    def all_reduce_shard(self, axis: Axis) -> None:
+        """Sum this rank's shard of the reduced gradient along the axis."""
+        all_reduce(self.mesh.group(axis), self.part_of(self.grad, self.shard), unit=self.layout.name, phase=self.phase)
 
     def free_grad(self) -> None:
+        """Free the reduced gradient."""
         self.ledger.discard(self.grad)
         self._grad = None
 
-    def _group(self, axis: Axis) -> Group:
-        return self.mesh.shard if axis is Axis.SHARD else self.mesh.replicate
-
     # -- update -------------------------------------------------------------------------------------------------------
 
-    def optim_step(self, hyper: Adam, *, lr: float, step: int, factor: float) -> None:
-        """Adam on this rank's range; the result is rounded into the parameters it keeps. factor: clip coefficient / loss scale."""
+    def optim_step(self, update: Update) -> None:
+        """The optimizer on this rank's range; the result is rounded into the parameters it keeps."""
+        assert self._unsharded_param is None, f"unit {self.layout.name} is gathered: its whole parameters would be old"
         grad = self.part_of(self.grad, self.range_of(self.placement.optim))
         out = None if self.dtype == np.float32 else self.updated_param
-        adam_update(hyper, self.master, self.exp_avg, self.exp_avg_sq, grad, lr=lr, step=step, factor=factor, mem=self.ledger, out=out)
+        update.optimizer.update(self.states[MASTER.name], self.states, grad, lr=update.lr, step=update.step,
+                                factor=update.factor, mem=self.ledger, out=out)

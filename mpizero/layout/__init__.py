@@ -1,10 +1,18 @@
-"""Names, shapes, offsets, padding and shard ranges. Pure: no arrays, no MPI."""
+"""Names, shapes, offsets, padding, shard ranges, meshes, models: what everything else stands on.
+
+Pure: no arrays, no MPI.
+"""
 
 from mpizero.layout.flat import UPDATE_BLOCK, FlatLayout, flatten, update_block_numel
-from mpizero.layout.grid import replica_count
+from mpizero.layout.geometry import Geometry
+from mpizero.layout.mesh import Axis, MeshShape, mesh_shape
 from mpizero.layout.placement import REPLICATED, SHARDED, Keep, Placement
-from mpizero.layout.spec import ModelSpec, ParamSpec, StageSpec
-from mpizero.layout.units import Policy, StageUse, Wrapping, wrap
+from mpizero.layout.spec import ActivationBytes, ModelSpec, ParamSpec, SegmentBytes, SegmentSpec
+from mpizero.layout.states import (ADAM, MASTER, OPTIMIZERS, OptimizerSpec, Sees, StateSpec, optimizer_bytes,
+                                   stored_states)
+from mpizero.layout.wrapping import Policy, SegmentUse, Wrapping, wrap
 
-__all__ = ["REPLICATED", "SHARDED", "UPDATE_BLOCK", "FlatLayout", "Keep", "ModelSpec", "ParamSpec", "Placement", "Policy", "StageSpec", "StageUse",
-           "Wrapping", "flatten", "replica_count", "update_block_numel", "wrap"]
+__all__ = ["ADAM", "MASTER", "OPTIMIZERS", "REPLICATED", "SHARDED", "UPDATE_BLOCK", "ActivationBytes", "Axis",
+           "FlatLayout", "Geometry", "Keep", "MeshShape", "ModelSpec", "OptimizerSpec", "ParamSpec", "Placement",
+           "Policy", "Sees", "SegmentBytes", "SegmentSpec", "SegmentUse", "StateSpec", "Wrapping", "flatten",
+           "mesh_shape", "optimizer_bytes", "stored_states", "update_block_numel", "wrap"]

@@ -1,4 +1,4 @@
-"""The FlatParameter: the parameters of a unit, one after the other, padded so that every rank's shard has the same size.
+"""The FlatParameter: the parameters of a unit, one after the other, padded so that all shards have the same size.
 
 Source: PyTorch FSDP (arXiv:2304.11277), sec. 3.2.1.
 """
@@ -11,7 +11,8 @@ from typing import Any
 
 from mpizero.layout.spec import ParamSpec
 
-UPDATE_BLOCK = 32768  # elements updated at once by the optimizer: five blocks of float32 stay in L2; a plan counts the gradient's
+# elements updated at once by the optimizer: five blocks of float32 stay in L2; a plan counts the gradient's
+UPDATE_BLOCK = 32768
 
 
 @dataclass(frozen=True)
@@ -29,7 +30,8 @@ class FlatLayout:
 
     def shard_numel(self, count: int) -> int:
         """Elements of each of `count` equal shards; `count` divides the number of ranks the layout was padded for."""
-        assert self.padded_numel % count == 0, f"unit {self.name}: {self.padded_numel} elements do not split into {count} shards"
+        assert self.padded_numel % count == 0, (f"unit {self.name}: {self.padded_numel} elements do not split into "
+                                                f"{count} shards")
         return self.padded_numel // count
 
     def shard(self, index: int, count: int) -> slice:

@@ -7,7 +7,10 @@ from enum import Enum
 
 
 class Keep(Enum):
-    """REPLICATED: every rank keeps all padded_numel elements. SHARDED: padded_numel / F, F the size of the shard group."""
+    """REPLICATED: every rank keeps all padded_numel elements.
+
+    SHARDED: padded_numel / F, F the size of the shard group.
+    """
 
     REPLICATED = "replicated"
     SHARDED = "sharded"

@@ -1,8 +1,12 @@
-"""What a model is made of, without arrays: parameter names and shapes, and the stages that read them."""
+"""What a model is made of, without arrays.
+
+Parameters, the segments of computation that read them, and what these leave in memory.
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 
@@ -19,8 +23,48 @@ class ParamSpec:
 
 
 @dataclass(frozen=True)
-class StageSpec:
-    """One piece of computation and the names of the parameters it reads. Stages that read the same name share (tie) it."""
+class SegmentBytes:
+    """What a segment's forward leaves.
+
+    output: bytes of y. kept: of what backward needs beside x and y. keeps_input, keeps_output: whether backward reads
+    x, or y, itself, so that they live until then.
+    """
+
+    output: int
+    kept: int = 0
+    keeps_input: bool = True
+    keeps_output: bool = False
+
+
+@dataclass(frozen=True)
+class ActivationBytes:
+    """What one microbatch takes.
+
+    loss_kept: what the loss keeps beside its inputs and the targets, which it keeps as well; its backward turns the
+    model's outputs into their own gradient, in place.
+    """
+
+    inputs: int
+    targets: int
+    segments: tuple[SegmentBytes, ...]
+    loss_kept: int
+
+    @property
+    def after_forward(self) -> int:
+        """All that lives between forward and backward. Each x but the first is the y before it."""
+        held = self.inputs if self.segments[0].keeps_input else 0
+        for segment, after in zip(self.segments, self.segments[1:], strict=False):
+            held += segment.output if segment.keeps_output or after.keeps_input else 0
+        kept = sum(segment.kept for segment in self.segments)
+        return held + kept + self.segments[-1].output + self.loss_kept + self.targets
+
+
+@dataclass(frozen=True)
+class SegmentSpec:
+    """One piece of computation and the names of the parameters it reads.
+
+    Segments that read the same name share (tie) it.
+    """
 
     name: str
     params: tuple[str, ...]
@@ -28,10 +72,14 @@ class StageSpec:
 
 @dataclass(frozen=True)
 class ModelSpec:
-    """Parameters in the model's order, and the stages in the order of forward."""
+    """Parameters in the model's order, and the segments in the order of forward.
+
+    activations: (shape of a microbatch, dtype) -> bytes; the shape is (samples,) or (samples, tokens). None: not known.
+    """
 
     params: tuple[ParamSpec, ...]
-    stages: tuple[StageSpec, ...]
+    segments: tuple[SegmentSpec, ...]
+    activations: Callable[[tuple[int, ...], str], ActivationBytes] | None = None
 
     @property
     def psi(self) -> int:

@@ -1,7 +1,7 @@
 """The memory ledger of one rank.
 
-Buffers come from `Ledger.empty`, and leave the count when the array really dies (a weak reference tells), so a forgotten
-reference shows up as bytes. Nothing is estimated.
+Buffers come from `Ledger.empty`, and leave the count when the array really dies (a weak reference tells), so a
+forgotten reference shows up as bytes. Nothing is estimated.
 """
 
 from __future__ import annotations
@@ -15,18 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mpizero.errors import OutOfDeviceMemory
-
-PARAM = "param"  # what a rank keeps of the parameters between steps
-GRAD = "grad"  # reduced gradients: whole or this rank's shard
-OPTIM = "optim"  # float32 master weights, exp_avg, exp_avg_sq: K = 12 bytes per element, ZeRO sec. 3.1
-UNSHARDED_PARAM = "unsharded_param"  # whole parameters of a unit, gathered for its use
-UNSHARDED_GRAD = "unsharded_grad"  # whole gradient of a unit, of this rank's samples, before reduction
-GRAD_FP32 = "grad_fp32"  # the float32 gradient of the block being updated
-ACTIVATION = "activation"  # outputs and what forward saves for backward
-WORKSPACE = "workspace"  # temporaries of operators and rings
-
-MODEL_STATE = (PARAM, GRAD, OPTIM, UNSHARDED_PARAM, UNSHARDED_GRAD, GRAD_FP32)
-KINDS = (*MODEL_STATE, ACTIVATION, WORKSPACE)
+from mpizero.memory.kinds import KINDS, MODEL_STATE
 
 
 class Allocator(Protocol):
@@ -115,7 +104,10 @@ class Ledger:
     # -- what happens now ---------------------------------------------------------------------------------------------
 
     def at(self, action: str, unit: str = "") -> None:
-        """Name the action and unit to which following allocations and peaks belong; starts `action_peak_bytes` again."""
+        """Name the action and unit to which following allocations and peaks belong.
+
+        Starts `action_peak_bytes` again.
+        """
         self.action, self.unit = action, unit
         self.action_peak_bytes = self.live_bytes
 
@@ -168,11 +160,12 @@ class Ledger:
     def _full(self, nbytes: int, kind: str) -> str:
         rows = sorted(self.by_unit().items(), key=lambda row: -row[1])
         table = "\n".join(f"  {kind:<16} {unit or '-':<16} {size:>16,} bytes" for (kind, unit), size in rows)
-        return (f"out of device memory at {self.action}: {nbytes:,} bytes of {kind} asked for, {self.live_bytes:,} of {self.capacity:,} bytes "
-                f"in use. Use a higher --stage, more ranks, a smaller --batch-size, or a larger --device-memory. Live now:\n{table}")
+        return (f"out of device memory at {self.action}: {nbytes:,} bytes of {kind} asked for, {self.live_bytes:,} of "
+                f"{self.capacity:,} bytes in use. Use a higher `stage`, more ranks, a smaller `batch_size`, or a "
+                f"larger `device_memory`. Live now:\n{table}")
 
 
 def _poison(array: np.ndarray) -> None:
-    """Fill a floating-point array with NaN."""
-    if array.dtype.kind == "f":
+    """Fill an array of any floating-point type, bfloat16 included, with NaN."""
+    if np.issubdtype(array.dtype, np.floating) or array.dtype.name == "bfloat16":
         array.fill(np.nan)

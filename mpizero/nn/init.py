@@ -1,4 +1,7 @@
-"""Initial values, keyed by (seed, parameter name): never by shape, position or rank, so every layout starts from the same model."""
+"""Initial values, keyed by (seed, parameter name).
+
+Never by shape, position or rank, so every layout starts from the same model.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ import math
 
 import numpy as np
 
-from mpizero.nn.blocks import Array
+from mpizero.nn.ops.blocks import Array
 
 
 def generator(seed: int, name: str) -> np.random.Generator:
@@ -24,7 +27,10 @@ def normal(seed: int, name: str, shape: tuple[int, ...], std: float) -> Array:
 
 
 def he_normal(seed: int, name: str, shape: tuple[int, ...]) -> Array:
-    """Normal with variance 2 / inputs, which keeps activations level through ReLU (arXiv:1502.01852, sec. 2.2). shape (inputs, outputs)."""
+    """Normal with variance 2 / inputs, shape (inputs, outputs).
+
+    That keeps activations level through ReLU (arXiv:1502.01852, sec. 2.2).
+    """
     return normal(seed, name, shape, math.sqrt(2 / shape[0]))
 
 

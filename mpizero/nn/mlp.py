@@ -6,43 +6,38 @@ Legend: n samples, K features in, M features out.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from itertools import pairwise
+from typing import final
 
-from mpizero.layout.spec import ParamSpec
-from mpizero.memory import ACTIVATION, Allocator
+from mpizero.errors import DataError
+from mpizero.layout.models import MLPSizes, mlp_spec
+from mpizero.layout.spec import ParamSpec, SegmentSpec
+from mpizero.memory.kinds import ACTIVATION
+from mpizero.memory.ledger import Allocator
 from mpizero.nn import init
-from mpizero.nn.blocks import Array, Context
-from mpizero.nn.casts import cast
-from mpizero.nn.functional import (
-    linear,
-    linear_backward,
-    linear_backward_params,
-    relu,
-    relu_backward,
-)
-from mpizero.nn.gradients import Gradients
-from mpizero.nn.model import Model, Stage, make_model, require_positive, rows_in
+from mpizero.nn.functional import linear, linear_backward, linear_backward_params, relu, relu_backward
+from mpizero.nn.model import Model, Segment
+from mpizero.nn.ops.blocks import Array, Context
+from mpizero.nn.ops.casts import cast
+from mpizero.nn.ops.gradients import Gradients
 
 
-class LinearStage(Stage):
-    """y = x @ weight + bias, then ReLU except in the last layer. Final."""
+@final
+class LinearSegment(Segment):
+    """y = x @ weight + bias, then ReLU except in the last layer."""
 
-    def __init__(self, index: int, inputs: int, outputs: int, last: bool):
-        self.name = f"layers.{index}"
-        self.params = (f"{self.name}.weight", f"{self.name}.bias")
-        self.first, self.last = index == 0, last
-        self.inputs, self.outputs = inputs, outputs
+    def __init__(self, spec: SegmentSpec, first: bool, last: bool):
+        self.name, self.params = spec.name, spec.params
+        self.first, self.last = first, last
 
     def forward(self, params: Mapping[str, Array], x: Array, mem: Allocator) -> tuple[Array, Context]:
         weight, bias = (params[name] for name in self.params)  # (K,M), (M,)
-        if x.dtype != weight.dtype:  # data
-            stored = mem.empty(x.shape, weight.dtype, ACTIVATION)
-            cast(x, stored, mem)
-            x = stored
+        if self.first:
+            x = _stored(x, weight, mem)
         y = linear(x, weight, bias, mem)  # x (n,K) -> y (n,M)
         return (y, (x,)) if self.last else (relu(y), (x, y))
 
-    def backward(self, params: Mapping[str, Array], context: Context, dy: Array, grads: Gradients, mem: Allocator) -> Array | None:
+    def backward(self, params: Mapping[str, Array], context: Context, dy: Array, grads: Gradients,
+                 mem: Allocator) -> Array | None:
         x = context[0]  # (n,K)
         if not self.last:
             dy = relu_backward(context[1], dy, mem)  # relu(y) (n,M)
@@ -52,25 +47,25 @@ class LinearStage(Stage):
         linear_backward_params(x, dy, self.name, grads, mem)
         return None
 
-    def saved_bytes(self, batch_shape: tuple[int, ...], itemsize: int) -> int:
-        data = self.inputs * itemsize if self.first and itemsize != 4 else 0  # x is float32 and is cast
-        return rows_in(batch_shape) * (self.outputs * itemsize + data)
+
+def _stored(x: Array, weight: Array, mem: Allocator) -> Array:
+    """Data in the dtype of the parameters."""
+    if x.shape[1:] != weight.shape[:1]:
+        raise DataError(f"the data's samples have the shape {x.shape[1:]}, but the model reads {len(weight)} features: "
+                        "give it other data, or a model with as many inputs")
+    if x.dtype == weight.dtype:
+        return x
+    stored = mem.empty(x.shape, weight.dtype, ACTIVATION)
+    cast(x, stored, mem)
+    return stored
 
 
-def mlp(hidden: int = 96, layers: int = 5, inputs: int = 32, classes: int = 16) -> Model:
-    """`layers` Linears of widths inputs -> hidden -> ... -> hidden -> classes, a stage each.
-
-    Parameters layers.I.weight (in, out), layers.I.bias (out,). Raises ConfigError for a size below 1.
-    """
-    require_positive(hidden=hidden, layers=layers, inputs=inputs, classes=classes)
-    widths = [inputs, *[hidden] * (layers - 1), classes]
-    params: list[ParamSpec] = []
-    stages: list[Stage] = []
-    for index, (fan_in, fan_out) in enumerate(pairwise(widths)):
-        stage = LinearStage(index, fan_in, fan_out, last=index == layers - 1)
-        params += [ParamSpec(stage.params[0], (fan_in, fan_out)), ParamSpec(stage.params[1], (fan_out,))]
-        stages.append(stage)
-    return make_model("mlp", params, stages, _draw)
+def mlp(hidden: int = MLPSizes.hidden, layers: int = MLPSizes.layers, inputs: int = MLPSizes.inputs,
+        classes: int = MLPSizes.classes) -> Model:
+    """The MLP of these `MLPSizes`; names and shapes are those of `mlp_spec`."""
+    spec = mlp_spec(MLPSizes(hidden, layers, inputs, classes))
+    segments = [LinearSegment(segment, first=i == 0, last=i == layers - 1) for i, segment in enumerate(spec.segments)]
+    return Model("mlp", spec, tuple(segments), _draw)
 
 
 def _draw(param: ParamSpec, seed: int) -> Array:

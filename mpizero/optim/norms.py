@@ -1,7 +1,7 @@
 """Norms of flat gradients, and the clipping coefficient.
 
-Every function looks at one flat range. A global norm is the sum over the ranges that together hold each element
-exactly once: a rank's shards for sharded gradients, and not the same element on every replica (pytorch#72548). Padding must be
+Every function looks at one flat range. A global norm is the sum over the ranges that together hold each element exactly
+once: a rank's shards for sharded gradients, and not the same element on every replica (pytorch#72548). Padding must be
 left out.
 """
 
@@ -12,16 +12,18 @@ import math
 import numpy as np
 
 from mpizero.errors import ConfigError
-from mpizero.memory import WORKSPACE, Allocator
+from mpizero.memory.kinds import WORKSPACE
+from mpizero.memory.ledger import Allocator
 
-NORM_BLOCK = 8192  # elements converted to float64 at once: 64 KiB; below OpenBLAS's limit (10,000) for a threaded, hence reordered, dot
+# elements converted to float64 at once: 64 KiB; below OpenBLAS's limit (10,000) for a threaded, hence reordered, dot
+NORM_BLOCK = 8192
 
 
 def sum_of_squares(flat: np.ndarray, mem: Allocator) -> float:
     """Sum of squares of a flat array of any float type, accumulated in float64.
 
-    inf or NaN anywhere gives a non-finite result, so this pass is also the overflow check; finite float16, bfloat16 and float32
-    never overflow here. The order of additions depends on the number of elements only.
+    inf or NaN anywhere gives a non-finite result, so this pass is also the overflow check; finite float16, bfloat16 and
+    float32 never overflow here. The order of additions depends on the number of elements only.
     """
     assert flat.ndim == 1, flat.shape
     wide = mem.empty(min(NORM_BLOCK, flat.size), np.float64, WORKSPACE)
@@ -38,10 +40,11 @@ def sum_of_squares(flat: np.ndarray, mem: Allocator) -> float:
 def clip_coefficient(total_norm: float, max_norm: float) -> float:
     """What gradients are multiplied by so that their global norm is at most `max_norm`.
 
-    min(1, max_norm / (total_norm + 1e-6)), as `torch.nn.utils.clip_grad_norm_`. `total_norm` belongs to the gradients themselves,
-    that is after division by the loss scale; a non-finite one has to skip the step before this is asked.
+    min(1, max_norm / (total_norm + 1e-6)), as `torch.nn.utils.clip_grad_norm_`. `total_norm` belongs to the gradients
+    themselves, that is after division by the loss scale; a non-finite one has to skip the step before this is asked.
     """
     if not max_norm > 0:
-        raise ConfigError(f"clip {max_norm} cannot bound a norm: use --clip with a value above 0, or leave --clip away for no clipping")
+        raise ConfigError(f"clip {max_norm} cannot bound a norm: use `clip` with a value above 0, or leave `clip` "
+                          "away for no clipping")
     assert math.isfinite(total_norm), "a step with non-finite gradients is skipped, not clipped"
     return min(1.0, max_norm / (total_norm + 1e-6))

@@ -8,16 +8,18 @@ from dataclasses import dataclass, field
 
 from mpizero.errors import ConfigError, LossScaleError
 
-_SAVED = ("scale", "growth_factor", "backoff_factor", "growth_interval", "_growth_tracker")  # GradScaler.state_dict()'s keys
+# GradScaler.state_dict()'s keys
+_SAVED = ("scale", "growth_factor", "backoff_factor", "growth_interval", "_growth_tracker")
 
 
 @dataclass
 class LossScaler:
-    """Multiplies the loss by `scale` so that small gradients survive float16, and adapts the scale (arXiv:1710.03740, sec. 3.2).
+    """Multiplies the loss by `scale` so that small gradients survive float16, and adapts the scale.
 
-    An overflow multiplies the scale by `backoff_factor` and skips the step; `growth_interval` steps in a row without one multiply it
-    by `growth_factor`. Unlike GradScaler it stops at a floor: an overflow at `min_scale` raises `LossScaleError` instead of skipping
-    for ever (DeepSpeed#1599). `enabled=False` (float32) keeps the scale at 1 and never changes it.
+    The rule is arXiv:1710.03740, sec. 3.2: an overflow multiplies the scale by `backoff_factor` and skips the step;
+    `growth_interval` steps in a row without one multiply it by `growth_factor`. Unlike GradScaler it stops at a floor:
+    an overflow at `min_scale` raises `LossScaleError` instead of skipping for ever (DeepSpeed#1599). `enabled=False`
+    (float32) keeps the scale at 1 and never changes it.
 
     `found_inf` must be the same on every rank: agree on it first, then call `update` everywhere.
     """
@@ -61,8 +63,8 @@ class LossScaler:
             return
         missing = [key for key in _SAVED if key not in state]
         if missing:
-            raise ConfigError(f"the saved loss scaler lacks {', '.join(missing)}: it was saved without loss scaling (float32) or is "
-                              "damaged; start with the --dtype it was saved with, or without its state")
+            raise ConfigError(f"the saved loss scaler lacks {', '.join(missing)}: it was saved without loss scaling "
+                              "(float32) or is damaged; start with the `dtype` it was saved with, or without its state")
         before = {key: getattr(self, key) for key in _SAVED}
         try:
             self._assign(state)
@@ -78,9 +80,10 @@ class LossScaler:
     def _back_off(self, culprit: str) -> None:
         if self.scale <= self.min_scale:
             where = f"the gradient of unit {culprit}" if culprit else "a gradient"
-            raise LossScaleError(f"{where} is inf or NaN although the loss scale is already at its floor of {self.min_scale:g}: a smaller "
-                                 "scale cannot help, because the values themselves leave float16's range (65,504). Lower --lr, lengthen "
-                                 "--warmup, set --clip, check the data, or use --dtype float32")
+            raise LossScaleError(f"{where} is inf or NaN although the loss scale is already at its floor of "
+                                 f"{self.min_scale:g}: a smaller scale cannot help, because the values themselves "
+                                 "leave float16's range (65,504). Lower `lr`, lengthen `warmup`, set `clip`, check the "
+                                 "data, or use `dtype` float32")
         self.scale = max(self.scale * self.backoff_factor, self.min_scale)
         self._growth_tracker = 0
 
@@ -95,5 +98,6 @@ class LossScaler:
             "_growth_tracker": self._growth_tracker >= 0,
         }.items():
             if not good:
-                raise ConfigError(f"loss scaler: {name} = {getattr(self, name)} cannot be used: it needs min_scale > 0, init_scale >= "
-                                  "min_scale, growth_factor > 1, 0 < backoff_factor < 1 and growth_interval >= 1, all finite")
+                raise ConfigError(f"loss scaler: {name} = {getattr(self, name)} cannot be used: it needs min_scale > "
+                                  "0, init_scale >= min_scale, growth_factor > 1, 0 < backoff_factor < 1 and "
+                                  "growth_interval >= 1, all finite")

@@ -7,7 +7,7 @@ import re
 import sys
 from collections.abc import Sequence
 
-from mpizero.cli import Parser, write_json
+from mpizero.cli import Parser, spelled, write_json
 from mpizero.errors import MpizeroError
 from mpizero.plan import fit, memory, offload, timeline, traffic, units
 from mpizero.plan.options import wrapped
@@ -18,20 +18,26 @@ USER_ERROR = 2  # exit status, as of every entry point
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Parse, answer, print, write. A mistake of the user's is one sentence and status 2."""
+    """A mistake of the user's is one sentence and status 2."""
     try:
-        options = vars(_parser().parse_args(_joined(sys.argv[1:] if argv is None else argv)))
-        command, path = COMMANDS[options["command"]], options["json"]
-        answer = command.answer(options)
-        if path is not None:
-            write_json(path, answer)
-        print(command.show(answer), flush=True)
+        _answer(_joined(sys.argv[1:] if argv is None else argv))
     except MpizeroError as error:
         print(f"mpizero: error: {error}", file=sys.stderr)
         return USER_ERROR
     except BrokenPipeError:  # `| head` has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 0
+
+
+@spelled("--ranks")
+def _answer(argv: Sequence[str]) -> None:
+    """Parse, answer, write, print."""
+    options = vars(_parser().parse_args(argv))
+    command, path = COMMANDS[options["command"]], options["json"]
+    answer = command.answer(options)
+    if path is not None:
+        write_json(path, answer)
+    print(command.show(answer), flush=True)
 
 
 def _parser() -> Parser:

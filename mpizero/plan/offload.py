@@ -1,6 +1,6 @@
-"""Model states off the device: which, at what bandwidth, how large a model, and how long a step. ZeRO-Offload and ZeRO-Infinity.
+"""Model states off the device: which, at what bandwidth, how large a model, and how long a step.
 
-Without a flag all sections are answered.
+ZeRO-Offload and ZeRO-Infinity. Without a flag all sections are answered.
 """
 
 from __future__ import annotations
@@ -9,10 +9,10 @@ import argparse
 from collections.abc import Callable
 from typing import Any
 
-from mpizero.plan.options import Options, count, said, wrapped
-from mpizero.planner import intensity, partition
+from mpizero.papers import intensity, partition
+from mpizero.papers.offload import PUBLISHED_DELAYED, PUBLISHED_PARAMS, PUBLISHED_UPDATE, offload_step
+from mpizero.plan.options import Options, argument_type, count, wrapped
 from mpizero.planner.model import parse_count
-from mpizero.planner.offload import PUBLISHED_DELAYED, PUBLISHED_PARAMS, PUBLISHED_UPDATE, offload_step
 from mpizero.text import in_units, table
 
 HELP = "which states may leave the device, and what bandwidth that takes"
@@ -31,12 +31,15 @@ SECTIONS = {
 def add_flags(parser: argparse.ArgumentParser) -> None:
     for name, help_text in SECTIONS.items():
         parser.add_argument(f"--{name}", action="store_true", help=help_text)
-    parser.add_argument("--params", type=said(parse_count), metavar="M", help="of the model (partitions 1: bytes per parameter; step 10e9)")
-    parser.add_argument("--seq", type=said(count), default=intensity.SEQ, metavar="T", help=f"tokens of a sample ({intensity.SEQ})")
+    parser.add_argument("--params", type=argument_type(parse_count), metavar="M",
+                        help="of the model (partitions 1: bytes per parameter; step 10e9)")
+    parser.add_argument("--seq", type=argument_type(count), default=intensity.SEQ, metavar="T",
+                        help=f"tokens of a sample ({intensity.SEQ})")
 
 
 def answer(options: Options) -> dict[str, Any]:
-    """A key for each section. partitions: traffic and device_bytes for `params` parameters, host: nodes off the device."""
+    """A key for each section. partitions: traffic and device_bytes for `params` parameters; host: nodes off the
+    device."""
     wanted = [name for name in SECTIONS if options[name]] or list(SECTIONS)
     makers: dict[str, Callable[[Options], dict[str, Any]]] = {
         "partitions": _partitions, "bandwidth": _bandwidth, "loading": _loading, "largest": _largest, "step": _step}
@@ -48,10 +51,12 @@ def answer(options: Options) -> dict[str, Any]:
 
 def _partitions(options: Options) -> dict[str, Any]:
     params = options["params"] or 1
-    rows = [{"traffic": row.traffic, "device_bytes": row.device_bytes, "host": list(row.host)} for row in partition.partitions(params)]
+    rows = [{"traffic": row.traffic, "device_bytes": row.device_bytes, "host": list(row.host)}
+            for row in partition.partitions(params)]
     rows.sort(key=lambda row: (row["traffic"], row["device_bytes"]))
     (best,) = partition.best(params)
-    return {"params": params, "partitions": rows, "optimum": list(best.host), "infinity": list(partition.infinity(params).host)}
+    return {"params": params, "partitions": rows, "optimum": list(best.host),
+            "infinity": list(partition.infinity(params).host)}
 
 
 def _bandwidth(options: Options) -> dict[str, Any]:
@@ -59,23 +64,26 @@ def _bandwidth(options: Options) -> dict[str, Any]:
 
 
 def _loading(options: Options) -> dict[str, Any]:
-    return {"loading": [{"ranks": ranks, **{tier: intensity.bandwidth_centric(ranks, tier) for tier in intensity.READ_TOGETHER},
-                         "owner_broadcast": intensity.owner_broadcast()} for ranks in RANKS]}
+    return {"loading": [{"ranks": ranks, "owner_broadcast": intensity.owner_broadcast(),
+                         **{tier: intensity.bandwidth_centric(ranks, tier) for tier in intensity.READ_TOGETHER}}
+                        for ranks in RANKS]}
 
 
 def _largest(options: Options) -> dict[str, Any]:
-    return {"largest": [{**vars(row), "published": list(row.published), "bound": row.bound} for row in intensity.largest_models()]}
+    return {"largest": [{**vars(row), "published": list(row.published), "bound": row.bound}
+                        for row in intensity.largest_models()]}
 
 
 def _step(options: Options) -> dict[str, Any]:
     steps = [offload_step(options["params"] or PUBLISHED_PARAMS, batch, options["seq"]) for batch in BATCHES]
-    return {"step": [{**vars(step), "seconds": step.seconds, "delayed_seconds": step.delayed_seconds, "gain": step.gain} for step in steps],
+    return {"step": [{**vars(step), "seconds": step.seconds, "delayed_seconds": step.delayed_seconds,
+                      "gain": step.gain} for step in steps],
             "published_update_seconds": PUBLISHED_UPDATE, "published_delayed_gain": list(PUBLISHED_DELAYED)}
 
 
 def show(answer: dict[str, Any]) -> str:
-    shows = {"partitions": _show_partitions, "bandwidth": _show_bandwidth, "loading": _show_loading, "largest": _show_largest,
-             "step": _show_step}
+    shows = {"partitions": _show_partitions, "bandwidth": _show_bandwidth, "loading": _show_loading,
+             "largest": _show_largest, "step": _show_step}
     return "\n\n".join(shows[name](answer) for name in SECTIONS if name in answer)
 
 
@@ -84,8 +92,8 @@ def _show_partitions(answer: dict[str, Any]) -> str:
     best, far = answer["optimum"], answer["infinity"]
     shown = [row for row in rows if row["traffic"] <= 6 * params]
     marks = {tuple(best): "unique optimum: ZeRO-Offload's", tuple(far): "ZeRO-Infinity's"}
-    sizes = [[row[key] if params == 1 else in_units(row[key]) for key in ("traffic", "device_bytes")] for row in shown]
-    body = [[*size, " ".join(row["host"]) or "nothing", marks.get(tuple(row["host"]), "")] for size, row in zip(sizes, shown, strict=True)]
+    body = [[*(row[key] if params == 1 else in_units(row[key]) for key in ("traffic", "device_bytes")),
+             " ".join(row["host"]) or "nothing", marks.get(tuple(row["host"]), "")] for row in shown]
     unit = "bytes per parameter" if params == 1 else f"for {params:,} parameters"
     return "\n".join([f"{len(rows)} partitions of the data flow, forward and backward on the device; {unit}",
                       table(["sent a step", "on the device", "off the device", ""], body),
@@ -93,14 +101,15 @@ def _show_partitions(answer: dict[str, Any]) -> str:
 
 
 def _show_bandwidth(answer: dict[str, Any]) -> str:
-    rows = [[row["what"], row["ait"], f"{in_units(row['bandwidth'])}/s", f"{100 * row['efficiency']:.1f} %", row["given"]]
-            for row in answer["bandwidth"]]
+    rows = [[row["what"], row["ait"], f"{in_units(row['bandwidth'])}/s", f"{100 * row['efficiency']:.1f} %",
+             row["given"]] for row in answer["bandwidth"]]
     what = f"at {answer['peak_flops'] / 1e12:g} TFLOP/s, sequence {intensity.SEQ}"
     return table([what, "flop/byte", "bandwidth", "efficiency", "given"], rows)
 
 
 def _show_loading(answer: dict[str, Any]) -> str:
-    rows = [[row["ranks"], *(f"{in_units(row[key])}/s" for key in ("cpu", "nvme", "owner_broadcast"))] for row in answer["loading"]]
+    rows = [[row["ranks"], *(f"{in_units(row[key])}/s" for key in ("cpu", "nvme", "owner_broadcast"))]
+            for row in answer["loading"]]
     return (table(["ranks", "from CPU, all links", "from NVMe, all links", "owner's broadcast"], rows)
             + f"\ncapped by the links between GPUs, {in_units(intensity.GPU_LINK)}/s")
 
@@ -117,11 +126,12 @@ def _billions(value: float) -> str:
 
 
 def _show_step(answer: dict[str, Any]) -> str:
-    rows = [[row["batch"], row["forward"], row["backward"], row["down"], row["update"], row["up"], row["seconds"], row["delayed_seconds"],
-             row["gain"], row["flops"] / row["seconds"] / 1e12] for row in answer["step"]]
+    columns = ("batch", "forward", "backward", "down", "update", "up", "seconds", "delayed_seconds", "gain")
+    rows = [[*(row[key] for key in columns), row["flops"] / row["seconds"] / 1e12] for row in answer["step"]]
     low, high = answer["published_delayed_gain"]
     published = ", ".join(f"{name} {seconds:g} s" for name, seconds in answer["published_update_seconds"].items())
     return "\n".join([
         table(["batch", "forward", "backward", "down", "update", "up", "step", "delayed", "gain", "TFLOP/s"], rows),
-        *wrapped(f"Seconds, an estimate: {answer['step'][0]['params'] / 1e9:g}B parameters on a V100 at half its peak, recompute, PCIe "
-                 f"{in_units(intensity.PCIE)}/s. Published for 10B: {published}; delayed update {low} to {high} times faster at batch 8.")])
+        *wrapped(f"Seconds, an estimate: {answer['step'][0]['params'] / 1e9:g}B parameters on a V100 at half its peak, "
+                 f"recompute, PCIe {in_units(intensity.PCIE)}/s. Published for 10B: {published}; delayed update {low} "
+                 f"to {high} times faster at batch 8.")])

@@ -6,26 +6,24 @@ import argparse
 import math
 import textwrap
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import asdict, fields
 from typing import Any, TypeVar
 
-from mpizero.engine.config import FLAGS, TrainConfig
+from mpizero.cli import FLAGS
 from mpizero.errors import ConfigError
-from mpizero.layout import Wrapping, replica_count, wrap
-from mpizero.planner import Geometry
-from mpizero.planner.machine import Machine
+from mpizero.machine import Machine
 from mpizero.planner.model import UNITS, PlannedModel, blocks, flat, gpt, mlp, parse_count
-from mpizero.schedule import STRATEGIES, Lists, training_lists
+from mpizero.schedule import Setup, StepSettings, set_up
 from mpizero.text import parse_bytes
 
 Options = Mapping[str, Any]
 T = TypeVar("T")
 
 MODELS: dict[str, Callable[[], PlannedModel]] = {"mlp": mlp, "13b": blocks}
+DTYPES = ("float16", "bfloat16", "float32")
 MOST = 10**6  # ranks, units, layers: beyond, a plan takes long and is of no use
 WIDTH = 100  # columns of what people read
-STEP = ("stage", "shard-size", "accumulation", "no-sync", "dtype", "backward-prefetch", "forward-prefetch", "keep-last-unit",
-        "limit-all-gathers")
+SETTINGS = tuple(field.name for field in fields(StepSettings))
 RATES = {  # field of Machine -> what its flag says
     "peak_flops": "operations a second of a device",
     "efficiency": "share of it that a model reaches",
@@ -39,13 +37,18 @@ RATES = {  # field of Machine -> what its flag says
 }
 
 
-def said(parse: Callable[[str], T]) -> Callable[[str], T]:
+# -- types of flags: text -> value, or a ConfigError with the cure ----------------------------------------------------
+
+
+def argument_type(parse: Callable[[str], T]) -> Callable[[str], T]:
     """`parse` as a type for argparse, which otherwise hides what a ConfigError says."""
+
     def convert(text: str) -> T:
         try:
             return parse(text)
         except ConfigError as error:
             raise argparse.ArgumentTypeError(str(error)) from None
+
     return convert
 
 
@@ -67,16 +70,6 @@ def rate(text: str) -> float:
     return value
 
 
-def add_model(parser: argparse.ArgumentParser, required: bool = True) -> None:
-    """Which model, one of three ways."""
-    which = parser.add_mutually_exclusive_group(required=required)
-    which.add_argument("--params", type=said(parse_count), metavar="N", help="a bare number of parameters, as 7.5e9 or 7.5B")
-    which.add_argument("--gpt", type=said(_gpt_sizes), metavar="LAYERS,D,HEADS,VOCAB", help="GPT-2's shapes, tied, as 24,1024,16,50257")
-    which.add_argument("--model", choices=list(MODELS), help="mlp: 5 Linears, 32,656 parameters; 13b: 40 blocks of 12 x 5120^2, embedding")
-    parser.add_argument("--units", type=said(count), metavar="K", help=f"with --params: units of equal size ({UNITS})")
-    parser.add_argument("--context", type=said(count), default=1024, metavar="T", help="with --gpt: positions, tokens of a sample (1024)")
-
-
 def _gpt_sizes(text: str) -> tuple[int, int, int, int]:
     sizes = text.split(",")
     if len(sizes) != 4:
@@ -85,33 +78,61 @@ def _gpt_sizes(text: str) -> tuple[int, int, int, int]:
     return layers, width, heads, vocab
 
 
+# -- a model, a step of it, a machine ---------------------------------------------------------------------------------
+
+
+def add_model(parser: argparse.ArgumentParser, required: bool = True) -> None:
+    """Which model, one of three ways."""
+    which = parser.add_mutually_exclusive_group(required=required)
+    which.add_argument("--params", type=argument_type(parse_count), metavar="N",
+                       help="a bare number of parameters, as 7.5e9 or 7.5B")
+    which.add_argument("--gpt", type=argument_type(_gpt_sizes), metavar="LAYERS,D,HEADS,VOCAB",
+                       help="GPT-2's shapes, tied, as 24,1024,16,50257")
+    which.add_argument("--model", choices=list(MODELS),
+                       help="mlp: 5 Linears, 32,656 parameters; 13b: 40 blocks of 12 x 5120^2, embedding")
+    parser.add_argument("--units", type=argument_type(count), metavar="K",
+                        help=f"with --params: units of equal size ({UNITS})")
+    parser.add_argument("--context", type=argument_type(count), default=1024, metavar="T",
+                        help="with --gpt: positions, tokens of a sample (1024)")
+
+
 def model_of(options: Options) -> PlannedModel:
     """What `add_model`'s flags name."""
     if options["params"] is not None:
         return flat(options["params"], options["units"] or UNITS)
     if options["gpt"] is not None:
         layers, width, heads, vocab = options["gpt"]
-        return gpt(layers, width, heads, vocab, options["context"])
+        try:
+            return gpt(layers, width, heads, vocab, options["context"])
+        except ConfigError as error:  # names fields, which are no flags here
+            raise ConfigError(f"--gpt: {str(error).replace('`', '')}") from None
     return MODELS[options["model"]]()
+
+
+def add_ranks(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--ranks", type=argument_type(count), required=True, metavar="N", help="how many, as mpirun -n")
 
 
 def add_step(parser: argparse.ArgumentParser) -> None:
     """Ranks, and the flags of `mpizero.train` that shape a step."""
     add_ranks(parser)
-    for name in STEP:
-        parser.add_argument(f"--{name}", dest=FLAGS[name].name, default=FLAGS[name].default, **FLAGS[name].metadata)
+    for name, field in FLAGS.items():
+        if field.name in (*SETTINGS, "dtype"):
+            parser.add_argument(f"--{name}", default=field.default, **field.metadata)
 
 
-def add_ranks(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--ranks", type=said(count), required=True, metavar="N", help="how many, as mpirun -n")
+def step_of(options: Options) -> tuple[PlannedModel, Setup]:
+    """What `add_model`'s and `add_step`'s flags stand for: the very lists that a run would execute."""
+    model, settings = model_of(options), StepSettings(**{name: options[name] for name in SETTINGS})
+    return model, set_up(model.spec, options["ranks"], settings, dtype=options["dtype"])
 
 
 def add_machine(parser: argparse.ArgumentParser, *names: str) -> None:
-    """Flags for the rates of a machine, of which estimates of time depend."""
+    """Flags for the rates of a machine, on which estimates of time depend."""
     for field in fields(Machine):
         if field.name in names:
-            flag = "--" + field.name.replace("_", "-")
-            parser.add_argument(flag, type=said(rate), default=field.default, metavar="X", help=f"{RATES[field.name]} ({field.default:g})")
+            parser.add_argument("--" + field.name.replace("_", "-"), type=argument_type(rate), default=field.default,
+                                metavar="X", help=f"{RATES[field.name]} ({field.default:g})")
 
 
 def machine_of(options: Options) -> Machine:
@@ -119,46 +140,28 @@ def machine_of(options: Options) -> Machine:
     return Machine(**{field.name: options[field.name] for field in fields(Machine) if field.name in options})
 
 
-@dataclass(frozen=True)
-class Setup:
-    """A step as the executor would run it."""
-
-    model: PlannedModel
-    config: TrainConfig
-    ranks: int
-    wrapping: Wrapping
-    geometry: Geometry
-    lists: Lists
+# -- what all answers share -------------------------------------------------------------------------------------------
 
 
-def setup(options: Options) -> Setup:
-    """What `add_model`'s and `add_step`'s flags stand for: the very lists that a run would execute."""
-    model, ranks = model_of(options), options["ranks"]
-    config = TrainConfig(**{FLAGS[name].name: options[FLAGS[name].name] for name in STEP}).check()
-    shards = 1 if config.stage == "0" else config.shard_size or ranks
-    replicas = replica_count(ranks, shards, "--ranks")
-    wrapping, strategy = wrap(model.spec, ranks), STRATEGIES[config.stage]
-    lists = training_lists(strategy, wrapping, replicas, shards, **config.list_options)
-    return Setup(model, config, ranks, wrapping, Geometry(wrapping, strategy.placement, replicas, shards, config.dtype), lists)
-
-
-def described(plan: Setup) -> dict[str, Any]:
+def described(model: PlannedModel, step: Setup) -> dict[str, Any]:
     """What was asked, for the head of an answer."""
-    wrapping, geometry = plan.wrapping, plan.geometry
-    return {"model": plan.model.name, "psi": wrapping.numel, "padded_psi": wrapping.padded_numel, "units": len(wrapping.units),
-            "ranks": plan.ranks, "replicas": geometry.replicas, "shard_size": geometry.shards, "stage": plan.config.stage,
-            "dtype": plan.config.dtype, **plan.config.list_options}
+    wrapping, geometry = step.wrapping, step.geometry
+    return {"model": model.name, "psi": wrapping.numel, "padded_psi": wrapping.padded_numel,
+            "units": len(wrapping.units), "ranks": geometry.mesh.ranks, "replicas": geometry.replicas,
+            **asdict(step.settings), "shard_size": geometry.shards, "dtype": geometry.dtype}
 
 
 def head(answer: Mapping[str, Any]) -> str:
     """Two lines that say what the tables below are of."""
     steps = [name.replace("_", " ") + ("" if answer[name] is True else f" {answer[name]}")
-             for name in ("accumulation", "no_sync", "backward_prefetch", "forward_prefetch", "keep_last_unit", "limit_all_gathers")
+             for name in SETTINGS if name not in ("stage", "shard_size")
              if answer[name] and (name, answer[name]) != ("accumulation", 1)]
     padding = answer["padded_psi"] - answer["psi"]
     mesh = f"{answer['ranks']:,} ranks = {answer['replicas']:,} x {answer['shard_size']:,} (replicas x shards)"
-    return "\n".join([answer["model"], f"psi = {answer['psi']:,} parameters in {answer['units']:,} units, {padding:,} elements of padding",
-                      *wrapped(", ".join([f"stage {answer['stage']} in {answer['dtype']}", mesh, *steps]))])
+    return "\n".join([
+        answer["model"],
+        f"psi = {answer['psi']:,} parameters in {answer['units']:,} units, {padding:,} elements of padding",
+        *wrapped(", ".join([f"stage {answer['stage']} in {answer['dtype']}", mesh, *steps]))])
 
 
 def wrapped(text: str) -> list[str]:

@@ -1,7 +1,7 @@
-"""When each action would run on a device with a compute and a communication stream: forward and backward, fully sharded.
+"""When each action would run on a device with two streams, for compute and communication: fully sharded, no update.
 
-Durations by hand (the defaults are the example of the lecture, CMU 15-779 Fall 2025, lecture 13: four units, the last one kept between
-forward and backward), or of a model on a machine: --model 13b --ranks 64.
+Durations by hand (the defaults are the example of the lecture, CMU 15-779 Fall 2025, lecture 13: four units, the last
+one kept between forward and backward), or of a model on a machine: --model 13b --ranks 64.
 """
 
 from __future__ import annotations
@@ -11,20 +11,18 @@ import math
 from typing import Any
 
 from mpizero.errors import ConfigError
-from mpizero.layout import Wrapping, wrap
-from mpizero.plan.options import Options, add_machine, add_model, count, machine_of, model_of, said, wrapped
-from mpizero.planner import Geometry
+from mpizero.machine import LECTURE_TOKENS
+from mpizero.plan.options import Options, add_machine, add_model, argument_type, count, machine_of, model_of, wrapped
 from mpizero.planner.costs import Costs, machine_costs
-from mpizero.planner.machine import LECTURE_TOKENS
-from mpizero.planner.model import GRAIN, flat
+from mpizero.planner.model import GRAIN, PlannedModel, flat
 from mpizero.planner.timeline import LEGEND, Timeline, gantt, simulate
 from mpizero.report.timeline import plot
-from mpizero.schedule import STRATEGIES, training_lists
+from mpizero.schedule import StepSettings, set_up
 
 HELP = "when each action would run, with and without prefetch"
 EXAMPLE = "timeline --units 4 --limit 2 --no-backward-prefetch"
 BY_HAND = {"forward": 2.0, "backward": 4.0, "all_gather": 1.5, "reduce_scatter": 1.5}  # seconds of one unit
-UNITS = 4
+UNITS, RANKS = 4, 2  # of a timeline by hand
 COLUMNS = 88  # of a chart's row
 SCALE = 2  # columns a second, where they suffice
 READABLE = 12  # units of which a chart can be read
@@ -33,14 +31,20 @@ READABLE = 12  # units of which a chart can be read
 def add_flags(parser: argparse.ArgumentParser) -> None:
     add_model(parser, required=False)
     for name, seconds in BY_HAND.items():
-        parser.add_argument(f"--{name.replace('_', '-')}", type=said(_seconds), metavar="SECONDS", help=f"of one unit ({seconds:g})")
+        parser.add_argument("--" + name.replace("_", "-"), type=argument_type(_seconds), metavar="SECONDS",
+                            help=f"of one unit ({seconds:g})")
     parser.add_argument("--no-overlap", action="store_true", help="one stream for both")
-    parser.add_argument("--no-backward-prefetch", action="store_true", help="gather for a backward only when the one before is reduced")
-    parser.add_argument("--forward-prefetch", type=said(_depth), default=0, metavar="DEPTH", help="stages gathered ahead in forward (0)")
-    parser.add_argument("--limit", type=said(count), metavar="K", help="gathered units that may hold memory at once (no limit)")
-    parser.add_argument("--issue", type=said(_seconds), default=0.0, metavar="SECONDS", help="that the CPU takes to issue an action (0)")
-    parser.add_argument("--ranks", type=said(count), metavar="N", help="with a model: ranks that share it")
-    parser.add_argument("--tokens", type=said(count), default=LECTURE_TOKENS, metavar="T", help=f"with a model ({LECTURE_TOKENS})")
+    parser.add_argument("--no-backward-prefetch", action="store_true",
+                        help="gather for a backward only when the one before is reduced")
+    parser.add_argument("--forward-prefetch", type=argument_type(_depth), default=0, metavar="DEPTH",
+                        help="segments gathered ahead in forward (0)")
+    parser.add_argument("--limit", type=argument_type(count), metavar="K",
+                        help="gathered units that may hold memory at once (no limit)")
+    parser.add_argument("--issue", type=argument_type(_seconds), default=0.0, metavar="SECONDS",
+                        help="that the CPU takes to issue an action (0)")
+    parser.add_argument("--ranks", type=argument_type(count), metavar="N", help="with a model: ranks that share it")
+    parser.add_argument("--tokens", type=argument_type(count), default=LECTURE_TOKENS, metavar="T",
+                        help=f"with a model ({LECTURE_TOKENS})")
     parser.add_argument("--plot", metavar="FILE", help="draw it as .png or .svg (needs matplotlib: extra plot)")
     add_machine(parser, "peak_flops", "efficiency", "alpha", "inter_bandwidth")
 
@@ -60,35 +64,39 @@ def _depth(text: str) -> int:
 
 
 def answer(options: Options) -> dict[str, Any]:
-    """Keys finish, compute, peak_gathered, events, gantt, and what was asked. Durations are null where a model gives them."""
-    wrapping, ranks, costs, asked = _asked(options)
-    actions = training_lists(STRATEGIES["3"], wrapping, 1, ranks, keep_last_unit=True, forward_prefetch=options["forward_prefetch"],
-                             backward_prefetch=0 if options["no_overlap"] or options["no_backward_prefetch"] else 1).accumulate
-    timeline = simulate(actions, costs, stages=wrapping.stages, limit=options["limit"], overlap=not options["no_overlap"],
-                        issue_seconds=options["issue"])
+    """Keys finish, compute, peak_gathered, events, gantt, and what was asked. Durations are null where a model gives
+    them."""
+    model, ranks, asked = _asked(options)
+    ahead = 0 if options["no_overlap"] or options["no_backward_prefetch"] else 1
+    settings = StepSettings("3", backward_prefetch=ahead, forward_prefetch=options["forward_prefetch"],
+                            keep_last_unit=True)
+    step = set_up(model.spec, ranks, settings)
+    costs = (Costs(**{name: asked[name] for name in BY_HAND}) if asked["model"] is None
+             else machine_costs(step.geometry, machine_of(options), options["tokens"]))
+    timeline = simulate(step.lists.accumulate, step.geometry, costs, limit=options["limit"],
+                        overlap=not options["no_overlap"], issue_seconds=options["issue"])
     if options["plot"] is not None:
         plot(timeline, options["plot"])
     switches = ("limit", "issue", "no_overlap", "no_backward_prefetch", "forward_prefetch", "plot")
-    return {**asked, **{name: options[name] for name in switches}, **timeline.data(), "gantt": _chart(timeline).splitlines()}
+    return {**asked, "units": len(step.wrapping.units), **{name: options[name] for name in switches},
+            **timeline.data(), "gantt": _chart(timeline).splitlines()}
 
 
-def _asked(options: Options) -> tuple[Wrapping, int, Costs, dict[str, Any]]:
-    """What is wrapped for how many ranks, what it costs, and these in words."""
-    by_hand = {name: options[name] for name in BY_HAND}
+def _asked(options: Options) -> tuple[PlannedModel, int, dict[str, Any]]:
+    """What is played on how many ranks, and the same in words."""
+    given = {name: options[name] for name in BY_HAND}
     if all(options[name] is None for name in ("params", "gpt", "model")):
-        units, ranks = options["units"] or UNITS, 2
-        seconds = {name: BY_HAND[name] if value is None else value for name, value in by_hand.items()}
-        return wrap(flat(units * GRAIN, units).spec, ranks), ranks, Costs(**seconds), {"model": None, "units": units, **seconds}
+        units = options["units"] or UNITS
+        seconds = {name: BY_HAND[name] if value is None else value for name, value in given.items()}
+        return flat(units * GRAIN, units), RANKS, {"model": None, **seconds}
     if options["ranks"] is None:
         raise ConfigError("a model's durations depend on how many ranks share it: add --ranks, as in --ranks 64")
-    given = [name for name, value in by_hand.items() if value is not None]
-    if given:
-        raise ConfigError(f"--{given[0].replace('_', '-')} is for a timeline without a model, which brings its own: leave one out")
+    for name, value in given.items():
+        if value is not None:
+            raise ConfigError(f"--{name.replace('_', '-')} is for a timeline without a model, which brings its own: "
+                              "leave one out")
     model, ranks = model_of(options), options["ranks"]
-    wrapping = wrap(model.spec, ranks)
-    costs = machine_costs(Geometry(wrapping, STRATEGIES["3"].placement, 1, ranks, "float16"), machine_of(options), options["tokens"])
-    asked = {"model": model.name, "units": len(wrapping.units), "ranks": ranks, "tokens": options["tokens"], **by_hand}
-    return wrapping, ranks, costs, asked
+    return model, ranks, {"model": model.name, "ranks": ranks, "tokens": options["tokens"], **given}
 
 
 def _chart(timeline: Timeline) -> str:
@@ -97,10 +105,14 @@ def _chart(timeline: Timeline) -> str:
 
 
 def show(answer: dict[str, Any]) -> str:
-    how = "no overlap" if answer["no_overlap"] else f"overlap, {'no ' if answer['no_backward_prefetch'] else ''}backward prefetch"
+    prefetch = "no backward prefetch" if answer["no_backward_prefetch"] else "backward prefetch"
+    how = "no overlap" if answer["no_overlap"] else f"overlap, {prefetch}"
     limit = "no limit" if answer["limit"] is None else f"a limit of {answer['limit']}"
-    what = (f"{answer['units']:,} units; " + ", ".join(f"{name.replace('_', '-')} {answer[name]:g} s" for name in BY_HAND)
-            if answer["model"] is None else f"{answer['model']}; {answer['ranks']:,} ranks, {answer['tokens']:,} tokens each")
+    if answer["model"] is None:
+        seconds = ", ".join(f"{name.replace('_', '-')} {answer[name]:g} s" for name in BY_HAND)
+        what = f"{answer['units']:,} units; {seconds}"
+    else:
+        what = f"{answer['model']}; {answer['ranks']:,} ranks, {answer['tokens']:,} tokens each"
     chart = ["", *answer["gantt"], "", *wrapped(LEGEND)] if answer["units"] <= READABLE else []
     lines = [*wrapped(what), f"{how}; {limit} of gathered units", *chart, "",
              f"finish {answer['finish']:.4g} s, of which compute {answer['compute']:.4g} s; "

@@ -6,9 +6,11 @@ import argparse
 from typing import Any
 
 from mpizero.dtypes import ITEMSIZE
-from mpizero.layout import replica_count, wrap
-from mpizero.plan.options import Options, add_machine, add_model, add_ranks, count, machine_of, model_of, said, wrapped
-from mpizero.planner.sizing import choices
+from mpizero.layout import mesh_shape, wrap
+from mpizero.papers.sizing import choices
+from mpizero.plan.options import (
+    DTYPES, Options, add_machine, add_model, add_ranks, argument_type, count, machine_of, model_of, wrapped,
+)
 from mpizero.text import in_units, table
 
 HELP = "how large a unit should be"
@@ -18,29 +20,32 @@ EXAMPLE = "units --model 13b --ranks 64"
 def add_flags(parser: argparse.ArgumentParser) -> None:
     add_model(parser)
     add_ranks(parser)
-    parser.add_argument("--shard-size", type=said(count), metavar="F", help="ranks among which a unit is sharded (all)")
-    parser.add_argument("--dtype", choices=["float16", "bfloat16", "float32"], default="float16", help="of parameters (float16)")
+    parser.add_argument("--shard-size", type=argument_type(count), metavar="F",
+                        help="ranks among which a unit is sharded (all)")
+    parser.add_argument("--dtype", choices=DTYPES, default="float16", help="of parameters (float16)")
     add_machine(parser, "alpha", "inter_bandwidth")
 
 
 def answer(options: Options) -> dict[str, Any]:
     """Key rows: one for each way to cut the model."""
     model, machine = model_of(options), machine_of(options)
-    shards = options["shard_size"] or options["ranks"]
-    replica_count(options["ranks"], shards, "--ranks")
+    shards = mesh_shape(options["ranks"], options["shard_size"] or options["ranks"]).shard
     size = ITEMSIZE[options["dtype"]]
     rows = choices([unit.numel for unit in wrap(model.spec, shards).units], shards, size, machine)
-    return {"model": model.name, "psi": model.spec.psi, "ranks": options["ranks"], "shard_size": shards, "dtype": options["dtype"],
-            "alpha": machine.alpha, "bandwidth": machine.inter_bandwidth,
+    return {"model": model.name, "psi": model.spec.psi, "ranks": options["ranks"], "shard_size": shards,
+            "dtype": options["dtype"], "alpha": machine.alpha, "bandwidth": machine.inter_bandwidth,
             "rows": [{**vars(row), "peak_bytes": size * row.peak_elements} for row in rows]}
 
 
 def show(answer: dict[str, Any]) -> str:
-    rows = [[row["label"], row["units"], row["largest_elements"], row["peak_elements"], in_units(row["peak_bytes"]), row["collectives"],
-             row["seconds"], row["latency_seconds"]] for row in answer["rows"]]
+    rows = [[row["label"].replace("stage", "segment"), row["units"], row["largest_elements"], row["peak_elements"],
+             in_units(row["peak_bytes"]), row["collectives"], row["seconds"], row["latency_seconds"]]
+            for row in answer["rows"]]
+    note = ("Peak elements: sum(psi_i)/F + max psi_i, parameters alone. Three collectives a unit and step (FSDP, sec. "
+            f"3.2.1). Seconds: alpha-beta rings, {1e6 * answer['alpha']:g} us a message, "
+            f"{in_units(answer['bandwidth'])}/s. Latency: of which the messages would take if they were empty.")
     return "\n\n".join([
-        f"{answer['model']}\npsi = {answer['psi']:,} parameters in {answer['dtype']} on {answer['shard_size']:,} shards",
+        f"{answer['model']}\n"
+        f"psi = {answer['psi']:,} parameters in {answer['dtype']} on {answer['shard_size']:,} shards",
         table(["a unit is", "units", "largest", "peak elements", "peak", "collectives", "seconds", "latency"], rows),
-        "\n".join(wrapped("Peak elements: sum(psi_i)/F + max psi_i, parameters alone. Three collectives a unit and step (FSDP, sec. "
-                          f"3.2.1). Seconds: alpha-beta rings, {1e6 * answer['alpha']:g} us a message, {in_units(answer['bandwidth'])}/s. "
-                          "Latency: of which the messages would take if they were empty."))])
+        "\n".join(wrapped(note))])

@@ -1,7 +1,8 @@
 """Exact plans from the list of actions that the executor runs. Pure: no arrays, no MPI."""
 
-from mpizero.planner.geometry import Geometry
-from mpizero.planner.memory import MemoryPlan, formula_after_backward, plan_memory
+from mpizero.layout import Geometry
+from mpizero.planner.footprint import MemoryPlan, formula_after_backward, plan_memory
 from mpizero.planner.traffic import formula_sent, plan_traffic, sent_by_op, sent_bytes
 
-__all__ = ["Geometry", "MemoryPlan", "formula_after_backward", "formula_sent", "plan_memory", "plan_traffic", "sent_by_op", "sent_bytes"]
+__all__ = ["Geometry", "MemoryPlan", "formula_after_backward", "formula_sent", "plan_memory", "plan_traffic",
+           "sent_by_op", "sent_bytes"]

@@ -7,30 +7,18 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from mpizero.errors import ConfigError
-from mpizero.planner.geometry import Geometry
-from mpizero.planner.machine import Machine
+from mpizero.layout import Axis, Geometry
+from mpizero.machine import Machine
 from mpizero.planner.traffic import plan_traffic
-from mpizero.schedule.actions import (
-    Action,
-    AllGatherParam,
-    AllReduceGrad,
-    AllReduceShard,
-    Axis,
-    Backward,
-    Forward,
-    OptimStep,
-    ReduceScatterGrad,
-    Unshard,
-)
+from mpizero.schedule.actions import Action, AllReduceGrad, AllReduceShard, ReduceScatterGrad, Unshard
+from mpizero.schedule.effects import Work
 
 Seconds = float | Sequence[float]
-KIND = {Forward: "forward", Backward: "backward", Unshard: "all_gather", AllGatherParam: "all_gather", ReduceScatterGrad: "reduce_scatter",
-        AllReduceGrad: "all_reduce", AllReduceShard: "all_reduce_shard", OptimStep: "optim_step"}
 
 
 @dataclass(frozen=True)
 class Costs:
-    """Seconds of each kind of action: one number for all, or one for each stage (forward, backward) or unit (the others)."""
+    """Seconds of each kind of work: one number for all, or one for each segment (forward, backward) or unit."""
 
     forward: Seconds = 0.0
     backward: Seconds = 0.0
@@ -44,31 +32,32 @@ class Costs:
         for name, seconds in vars(self).items():
             for value in [seconds] if isinstance(seconds, int | float) else seconds:
                 if not (math.isfinite(value) and value >= 0):
-                    raise ConfigError(f"{name.replace('_', '-')} cannot take {value} seconds: give a number of at least 0, as in 1.5")
+                    raise ConfigError(f"{name.replace('_', '-')} cannot take {value} seconds: give a number of at "
+                                      "least 0, as in 1.5")
 
-    def of(self, action: Action) -> float:
-        """Seconds that `action` takes."""
-        seconds: Seconds = getattr(self, KIND[type(action)])
-        if isinstance(seconds, int | float):
-            return seconds
-        return seconds[action.stage if isinstance(action, Forward | Backward) else action.unit]  # type: ignore[union-attr]
+    def of(self, work: Work) -> float:
+        """Seconds that `work` takes. AttributeError for a kind that has no cost."""
+        seconds: Seconds = getattr(self, work.kind)
+        return seconds if isinstance(seconds, int | float) else seconds[work.index]
 
 
 def machine_costs(geometry: Geometry, machine: Machine, tokens: int, *, bandwidth: float | None = None,
                   replica_bandwidth: float | None = None) -> Costs:
     """Costs when a rank has `tokens` tokens in a microbatch. The update is not estimated: it takes no time.
 
-    bandwidth: bytes a second in the shard group (that between hosts unless given); replica_bandwidth: likewise across the replicas.
-    A stage computes with all parameters of its units, so the lookup of an embedding counts as if it were a matrix product.
+    bandwidth: bytes a second in the shard group (that between hosts unless given); replica_bandwidth: likewise across
+    the replicas. A segment computes with all parameters of its units, so the lookup of an embedding counts as if it
+    were a matrix product.
     """
     wrapping, units = geometry.wrapping, range(len(geometry.wrapping.units))
-    axis, speed = (Axis.SHARD, bandwidth) if geometry.shards > 1 else (Axis.REPLICATE, replica_bandwidth)  # of whole gradients
+    # whole gradients go round the shard group, or among replicas where nothing is sharded
+    axis, speed = (Axis.SHARD, bandwidth) if geometry.shards > 1 else (Axis.REPLICATE, replica_bandwidth)
 
     def rings(actions: Iterable[Action], speed: float | None) -> list[float]:
         speed = speed or machine.inter_bandwidth
         return [machine.message_seconds(send.nbytes, send.rounds, speed) for send in plan_traffic(actions, geometry)]
 
-    sizes = [sum(wrapping.units[unit].numel for unit in stage.units) for stage in wrapping.stages]
+    sizes = [sum(wrapping.units[unit].numel for unit in segment.units) for segment in wrapping.segments]
     return Costs(forward=[machine.compute_seconds(size, tokens, 2) for size in sizes],
                  backward=[machine.compute_seconds(size, tokens, 4) for size in sizes],
                  all_gather=rings(map(Unshard, units), bandwidth),

@@ -26,14 +26,15 @@ def recommend(question: Question, table: Sequence[Row]) -> Recommendation:
     if not fitting:
         return Recommendation(None, _nothing_fits(question, table))
     fastest = min(row.seconds for row in fitting)
-    best = min((row for row in fitting if row.seconds <= CLOSE * fastest), key=lambda row: (row.sent_bytes, row.device_bytes))
+    best = min((row for row in fitting if row.seconds <= CLOSE * fastest),
+               key=lambda row: (row.sent_bytes, row.device_bytes))
     return Recommendation(best, _why(question, table, best, fitting))
 
 
 def _why(question: Question, table: Sequence[Row], best: Row, fitting: Sequence[Row]) -> str:
     free = question.device_memory - best.device_bytes
-    text = (f"{name(best)}, the fastest of {len(fitting)} that fit: {best.seconds:.3g} s a step, bound by {best.bound_by}, "
-            f"with {in_units(free)} of the device left")
+    text = (f"{name(best)}, the fastest of {len(fitting)} that fit: {best.seconds:.3g} s a step, "
+            f"bound by {best.bound_by}, with {in_units(free)} of the device left")
     equal = [row for row in fitting if row is not best and row.seconds <= CLOSE * best.seconds]
     if equal:
         text += f"; no faster, and more to send or to keep: {_listed(equal)}"
@@ -47,12 +48,14 @@ def _nothing_fits(question: Question, table: Sequence[Row]) -> str:
     unknown = [row for row in table if row.fits is None]
     if unknown:
         least = min(unknown, key=lambda row: row.seconds)
-        where = " and ".join(f"{in_units(least.peak[tier])} of {tier} memory" for tier in ("host", "nvme") if least.peak[tier])
+        where = " and ".join(f"{in_units(least.peak[tier])} of {tier} memory" for tier in ("host", "nvme")
+                             if least.peak[tier])
         return (f"nothing fits on the devices alone; {name(least)} does if each rank has {where}: tell --host-memory"
                 f"{' and --nvme' if least.peak['nvme'] else ''}")
-    least = min(table, key=lambda row: max(row.needs[tier] / limit for tier, limit in question.capacity.items() if limit))
-    missing = ", ".join(f"{in_units(least.needs[tier])} of {tier} memory, of which a rank has {in_units(question.capacity[tier] or 0)}"
-                        for tier in least.lacks)
+    least = min(table,
+                key=lambda row: max(row.needs[tier] / limit for tier, limit in question.capacity.items() if limit))
+    missing = ", ".join(f"{in_units(least.needs[tier])} of {tier} memory, of which a rank has "
+                        f"{in_units(question.capacity[tier] or 0)}" for tier in least.lacks)
     return f"nothing fits; {name(least)} comes nearest and needs {missing}: {_cure(question)}"
 
 

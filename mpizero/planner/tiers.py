@@ -1,24 +1,27 @@
-"""Bytes on device, host and NVMe, and what moves between them, when model states leave the device: from the same list of actions.
+"""Bytes on device, host and NVMe, and what moves between them, from the same list of actions.
 
 [Note: What stays on its way]
-A gradient shard is reduced on the device and then moves down, so it lies on both for the time of the reduction. A parameter shard moves up
-straight into its place in the gathered unit. NVMe is reached through the host: one unit's states lie there during its update, one shard
-during its gather. Updates of states off the device run on the host (ZeRO-Offload, arXiv:2101.06840, sec. 3; ZeRO-Infinity,
-arXiv:2104.07857, sec. 5).
+A gradient shard is reduced on the device and then moves down, so it lies on both for the time of the reduction. A
+parameter shard moves up straight into its place in the gathered unit. NVMe is reached through the host: one unit's
+states lie there during its update, one shard during its gather. Updates of states off the device run on the host
+(ZeRO-Offload, arXiv:2101.06840, sec. 3; ZeRO-Infinity, arXiv:2104.07857, sec. 5).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from typing import final
 
-from mpizero.layout import SHARDED
-from mpizero.planner.geometry import Geometry
-from mpizero.planner.memory import Delta, at_rest, walk
-from mpizero.schedule.actions import Action, OptimStep, ReduceScatterGrad, Unshard
+from mpizero.dtypes import ITEMSIZE
+from mpizero.layout import MASTER, SHARDED, Geometry
+from mpizero.memory.kinds import GRAD, GRAD_FP32, OPTIM, PARAM
+from mpizero.planner.footprint import Delta, at_rest, walk
+from mpizero.schedule.actions import Action
+from mpizero.schedule.effects import Effect
+from mpizero.schedule.values import Name
 
 TIERS = ("device", "host", "nvme")
-MIXED = 12  # optimizer bytes per parameter when the master weights cannot be the parameters themselves, which are elsewhere
 
 
 @dataclass(frozen=True)
@@ -42,8 +45,10 @@ NONE = OFFLOADS[0]
 
 @dataclass(frozen=True)
 class Move:
-    """Bytes over a link during one action: down (device to host), up, or nvme (reads and writes)."""
+    """Bytes over a link during one action: down (device to host), up, or nvme (reads and writes). place: of the action
+    in the list."""
 
+    place: int
     action: Action
     link: str
     nbytes: int
@@ -66,36 +71,39 @@ def plan_tiers(actions: Iterable[Action], geometry: Geometry, offload: Offload =
     for kind, nbytes in states.at_rest().items():
         live[states.tier(kind)] += nbytes
     plan = TierPlan(dict(live), dict(live))
-    for action, deltas in walk(actions, geometry):
+    for place, (action, effect, deltas) in enumerate(walk(actions, geometry)):
         most = live["device"]
-        for tier, change in states.placed(action, deltas):
+        for tier, change in states.placed(effect, deltas):
             live[tier] += change
             plan.peak[tier] = max(plan.peak[tier], live[tier])
             most = max(most, live["device"])
         plan.device_points.append(most)
-        plan.moves += [Move(action, link, nbytes) for link, nbytes in states.moved(action, deltas) if nbytes]
+        plan.moves += [Move(place, action, link, nbytes) for link, nbytes in states.moved(effect, deltas) if nbytes]
     return plan
 
 
+@final
 @dataclass(frozen=True)
 class _States:
-    """Where each kind lies. Final."""
+    """Where each kind lies."""
 
     geometry: Geometry
     offload: Offload
 
     def tier(self, kind: str) -> str:
-        if kind == "grad_fp32":
+        if kind == GRAD_FP32:
             return "device" if self.offload.optim == "device" else "host"
-        return {"param": self.offload.param, "grad": self.offload.optim, "optim": self.offload.optim}.get(kind, "device")
+        return {PARAM: self.offload.param, GRAD: self.offload.optim, OPTIM: self.offload.optim}.get(kind, "device")
 
     def at_rest(self) -> dict[str, int]:
         rest = at_rest(self.geometry)
-        return rest | {"optim": rest["optim"] // self.geometry.optimizer_bytes * self.optimizer_bytes}
+        return rest | {OPTIM: rest[OPTIM] // self.geometry.optimizer_bytes * self.optimizer_bytes}
 
     @property
     def optimizer_bytes(self) -> int:
-        return self.geometry.optimizer_bytes if self.offload.param == self.offload.optim else MIXED
+        """Parameters elsewhere cannot be their own master weights."""
+        apart = self.geometry.dtype == MASTER.dtype and self.offload.param != self.offload.optim
+        return self.geometry.optimizer_bytes + (ITEMSIZE[MASTER.dtype] if apart else 0)
 
     def shard_bytes(self, unit: int) -> int:
         return self.geometry.itemsize * self.geometry.kept(unit, SHARDED)
@@ -104,39 +112,41 @@ class _States:
         """Elements that a rank updates."""
         return self.geometry.kept(unit, self.geometry.placement.optim)
 
-    def placed(self, action: Action, deltas: list[Delta]) -> Iterator[tuple[str, int]]:
+    def placed(self, effect: Effect, deltas: list[Delta]) -> Iterator[tuple[str, int]]:
         """(tier, bytes) in order, with what stays on its way."""
-        passing = list(self._passing(action))
+        passing = list(self._passing(effect))
         yield from passing
         for kind, change in deltas:
             yield self.tier(kind), change
         for tier, nbytes in passing:
             yield tier, -nbytes
 
-    def _passing(self, action: Action) -> Iterator[tuple[str, int]]:
-        match action:
-            case ReduceScatterGrad(unit) if self.offload.optim != "device":
-                yield "device", self.shard_bytes(unit)
+    def _passing(self, effect: Effect) -> Iterator[tuple[str, int]]:
+        for value in effect.adds:
+            if value.name is Name.REDUCED and self.offload.optim != "device":
+                yield "device", self.shard_bytes(value.index)
                 if self.offload.optim == "nvme":
-                    yield "host", self.shard_bytes(unit)
-            case Unshard(unit) if self.offload.param == "nvme":
-                yield "host", self.shard_bytes(unit)
-            case OptimStep(unit) if self.offload.optim == "nvme":  # states, gradient, and the new parameters
-                yield "host", (self.optimizer_bytes + 2 * self.geometry.itemsize) * self.updated(unit)
+                    yield "host", self.shard_bytes(value.index)
+        for value in effect.makes:
+            if value.name is Name.WHOLE and self.offload.param == "nvme":
+                yield "host", self.shard_bytes(value.index)
+        if effect.updates is not None and self.offload.optim == "nvme":  # states, gradient, and the new parameters
+            yield "host", (self.optimizer_bytes + 2 * self.geometry.itemsize) * self.updated(effect.updates)
 
-    def moved(self, action: Action, deltas: list[Delta]) -> Iterator[tuple[str, int]]:
+    def moved(self, effect: Effect, deltas: list[Delta]) -> Iterator[tuple[str, int]]:
         """(link, bytes) of an action."""
         optim, param = self.offload.optim, self.offload.param
-        match action:
-            case ReduceScatterGrad(unit) if optim != "device":
-                yield "down", self.shard_bytes(unit)
-                first = any(kind == "grad" for kind, _ in deltas)
-                yield "nvme", self.shard_bytes(unit) * (1 if first else 2) if optim == "nvme" else 0
-            case Unshard(unit) if param != "device":
-                yield "up", self.shard_bytes(unit)
-                yield "nvme", self.shard_bytes(unit) if param == "nvme" else 0
-            case OptimStep(unit) if optim != "device":
-                params = self.geometry.itemsize * self.updated(unit)
-                yield "up", params if param == "device" else 0
-                if optim == "nvme":  # states in and out, gradient in, parameters out
-                    yield "nvme", 2 * self.optimizer_bytes * self.updated(unit) + 2 * params
+        for value in effect.adds:
+            if value.name is Name.REDUCED and optim != "device":
+                yield "down", self.shard_bytes(value.index)
+                first = any(kind == GRAD for kind, _ in deltas)
+                yield "nvme", self.shard_bytes(value.index) * (1 if first else 2) if optim == "nvme" else 0
+        for value in effect.makes:
+            if value.name is Name.WHOLE and param != "device":
+                yield "up", self.shard_bytes(value.index)
+                yield "nvme", self.shard_bytes(value.index) if param == "nvme" else 0
+        if effect.updates is not None and optim != "device":
+            params = self.geometry.itemsize * self.updated(effect.updates)
+            yield "up", params if param == "device" else 0
+            if optim == "nvme":  # states in and out, gradient in, parameters out
+                yield "nvme", 2 * self.optimizer_bytes * self.updated(effect.updates) + 2 * params

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from mpizero.cli import Parser, write_json
-from mpizero.dist import run_main
+from mpizero.comm import run_main
 from mpizero.report.log import read_log
 from mpizero.report.write import write_report
 

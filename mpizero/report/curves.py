@@ -30,7 +30,8 @@ def draw_curves(steps: list[dict[str, Any]]) -> Figure:
         norm.set_yscale("log")
     skipped = [row["step"] for row in steps if row["skipped"]]
     if skipped:
-        marks = [axes.vlines(skipped, 0, 1, transform=axes.get_xaxis_transform(), color=GREY, linewidth=1) for axes in (loss, norm)]
+        marks = [axes.vlines(skipped, 0, 1, transform=axes.get_xaxis_transform(), color=GREY, linewidth=1)
+                 for axes in (loss, norm)]
         handles.append(marks[0])
         labels.append(f"{len(skipped)} skipped: gradients overflowed")
     for axes in (loss, norm):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from mpizero.report.spans import NOT_COMPUTED, SPAN_OF_ACTION, TRACK_INCHES, Span, chart_inches, draw_spans, lanes
+from mpizero.report.spans import TRACK_INCHES, Span, chart_inches, draw_spans, lanes, span_of
 from mpizero.report.style import LIGHT, figure, styled
 
 if TYPE_CHECKING:
@@ -28,16 +28,20 @@ def draw_gantt(trace: dict[str, Any]) -> Figure:
     draw_spans(made, axes, [span for track in tracks for span in track], finish, inches)
     axes.set_yticks(rows, [name for rank in ranks for name in (f"rank {rank['rank']}  compute", "comm.")], fontsize=7.5)
     axes.set_ylim(rows[-1] + 0.6, -0.6)
-    axes.hlines([row - PITCH / 2 + 0.5 for row in rows[2::2]], 0, 1, transform=axes.get_yaxis_transform(), color=LIGHT, linewidth=0.8)
-    more = f" (ranks 0 to {SHOWN - 1} of {len(trace['ranks'])}; perfetto.json has all)" if len(trace["ranks"]) > SHOWN else ""
-    axes.set_title(f"Step {trace['step']} on every rank{more}: bars bear the names of stages and units, narrow ones the names' last part")
+    axes.hlines([row - PITCH / 2 + 0.5 for row in rows[2::2]], 0, 1, transform=axes.get_yaxis_transform(), color=LIGHT,
+                linewidth=0.8)
+    more = ""
+    if len(trace["ranks"]) > SHOWN:
+        more = f" (ranks 0 to {SHOWN - 1} of {len(trace['ranks'])}; perfetto.json has all)"
+    axes.set_title(f"Step {trace['step']} on every rank{more}: bars bear the names of segments and units, narrow ones "
+                   "the names' last part")
     return made
 
 
 def _computing(rank: dict[str, Any], row: float) -> Iterator[Span]:
     for action in rank["actions"]:
-        if action["kind"] not in NOT_COMPUTED and action["end_s"] > action["begin_s"]:
-            yield Span(row, action["begin_s"], action["end_s"], SPAN_OF_ACTION.get(action["kind"], "other"), _labels(action["label"]))
+        if action["computes"] and action["end_s"] > action["begin_s"]:
+            yield Span(row, action["begin_s"], action["end_s"], span_of(action), _labels(action["label"]))
 
 
 def _communicating(rank: dict[str, Any], row: float) -> Iterator[Span]:

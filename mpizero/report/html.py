@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import html
+from typing import final
 
 
+@final
 class Markup(str):
-    """Text that is HTML already. Final."""
+    """Text that is HTML already."""
 
 
 def element(name: str, /, *children: str, **attributes: str) -> Markup:
     """`<name attribute="...">children</name>`; children that are not Markup are escaped. `class_` stands for class."""
-    opening = "".join(f' {key.rstrip("_").replace("_", "-")}="{html.escape(value)}"' for key, value in attributes.items())
+    opening = "".join(f' {key.rstrip("_").replace("_", "-")}="{html.escape(value)}"'
+                      for key, value in attributes.items())
     inner = "".join(child if isinstance(child, Markup) else html.escape(child) for child in children)
     return Markup(f"<{name}{opening}>{inner}</{name}>")
 

@@ -1,4 +1,4 @@
-"""The files of a training log (`python -m mpizero.train --log DIR`), read and checked whole before anything is drawn."""
+"""The files of a training log (`python -m mpizero.train --log DIR`), read and checked whole before one is drawn."""
 
 from __future__ import annotations
 
@@ -9,28 +9,34 @@ from pathlib import Path
 from typing import Any
 
 from mpizero.errors import ConfigError
+from mpizero.report.spans import SPAN_OF_WORK
 
-# A shape is a type, a tuple of types, [shape of each item], {str: shape of each value} or {key: shape}: at least these keys.
+# A shape is a type, a tuple of types, [shape of each item], {str: shape of each value}, or {key: shape}, which names
+# the keys that must be there.
 NUMBER = (int, float)
 OR_NULL = (int, float, type(None))  # NaN and infinity count as null: neither can be drawn
-STEP = {"step": int, "loss": OR_NULL, "grad_norm": OR_NULL, "lr": NUMBER, "loss_scale": NUMBER, "skipped": bool, "per_second": NUMBER,
-        "live_bytes": int, "peak_bytes": int, "sent_bytes": int}
-MEMORY = {"at_rest": int, "planned_at_rest": int, "after_backward": int, "planned_after_backward": int, "formula_after_backward": NUMBER,
-          "peak": int, "planned_peak": int, "activation_peak": int, "device_peak": int}
-TRAFFIC = {"by_op": {str: int}, "planned_by_op": {str: int}, "sent_bytes_per_step": int, "planned_sent_bytes_per_step": int,
-           "messages_per_step": int, "steps_off_plan": int}
-SUMMARY = {"world_size": int, "stage": str, "model": str, "dtype": str, "shard_size": int, "replicas": int, "batch_size": int,
-           "accumulation": int, "psi": int, "padded_psi": int, "units": [int], "eval_loss": OR_NULL, "skipped_steps": int,
-           "replicas_equal": bool, "mismatches": [str], "weights_sha256": str, "memory": [MEMORY], "traffic": [TRAFFIC]}
+STEP = {"step": int, "loss": OR_NULL, "grad_norm": OR_NULL, "lr": NUMBER, "loss_scale": NUMBER, "skipped": bool,
+        "per_second": NUMBER, "live_bytes": int, "peak_bytes": int, "sent_bytes": int}
+MEMORY = {"at_rest": int, "planned_at_rest": int, "after_backward": int, "planned_after_backward": int,
+          "formula_after_backward": NUMBER, "peak": int, "planned_peak": int, "activation_peak": int,
+          "device_peak": int}
+TRAFFIC = {"by_op": {str: int}, "planned_by_op": {str: int}, "sent_bytes_per_step": int,
+           "planned_sent_bytes_per_step": int, "messages_per_step": int, "steps_off_plan": int}
+SUMMARY = {"world_size": int, "stage": str, "model": str, "dtype": str, "shard_size": int, "replicas": int,
+           "batch_size": int, "accumulation": int, "psi": int, "padded_psi": int, "units": [int], "eval_loss": OR_NULL,
+           "skipped_steps": int, "replicas_equal": bool, "mismatches": [str], "weights_sha256": str, "memory": [MEMORY],
+           "traffic": [TRAFFIC]}
 SPAN = {"phase": str, "begin_s": NUMBER, "end_s": NUMBER}
-ACTION = SPAN | {"action": str, "kind": str, "label": str, "live": {str: int}, "peak_bytes": int, "planned_live": {str: int},
-                 "planned_peak_bytes": int}
+ACTION = SPAN | {"action": str, "kind": str, "work": (str, type(None)), "computes": bool, "label": str,
+                 "live": {str: int}, "peak_bytes": int, "planned_live": {str: int}, "planned_peak_bytes": int}
 COLLECTIVE = SPAN | {"op": str, "unit": str, "group": str, "bytes_sent": int, "bytes_received": int, "messages": int,
-                     "sends": [{"to": int, "bytes": int, "begin_s": NUMBER}], "arrivals": [{"from": int, "bytes": int, "end_s": NUMBER}]}
+                     "sends": [{"to": int, "bytes": int, "begin_s": NUMBER}],
+                     "arrivals": [{"from": int, "bytes": int, "end_s": NUMBER}]}
+RANK = {"rank": int, "host": str, "groups": {str: [int]}, "actions": [ACTION], "collectives": [COLLECTIVE]}
 TRACE = {"step": int, "stage": str, "model": str, "dtype": str, "world_size": int, "capacity": (int, type(None)),
-         "ranks": [{"rank": int, "host": str, "groups": {str: [int]}, "actions": [ACTION], "collectives": [COLLECTIVE]}]}
-NAMES = {dict: "an object", list: "a list", str: "a string", int: "a whole number", float: "a number", bool: "true or false",
-         type(None): "null"}
+         "ranks": [RANK]}
+NAMES = {dict: "an object", list: "a list", str: "a string", int: "a whole number", float: "a number",
+         bool: "true or false", type(None): "null"}
 
 
 @dataclass(frozen=True)
@@ -50,8 +56,10 @@ def read_log(folder: str | Path) -> Log:
         what = "is not a folder" if folder.exists() else "does not exist"
         raise ConfigError(f"{folder} {what}: give the folder that a run wrote, as in python -m mpizero.train --log DIR")
     if not (folder / "steps.jsonl").exists():
-        raise ConfigError(f"{folder} is not a training log: it has no steps.jsonl; a run writes one with python -m mpizero.train --log DIR")
-    log = Log(folder, _read_steps(folder / "steps.jsonl"), _read(folder / "summary.json", SUMMARY), _read(folder / "trace.json", TRACE))
+        raise ConfigError(f"{folder} is not a training log: it has no steps.jsonl; a run writes one with python -m "
+                          "mpizero.train --log DIR")
+    log = Log(folder, _read_steps(folder / "steps.jsonl"), _read(folder / "summary.json", SUMMARY),
+              _read(folder / "trace.json", TRACE))
     if log.trace is not None:
         _check_trace(folder / "trace.json", log.trace)
     return log
@@ -87,8 +95,8 @@ def _parse(text: str, where: str) -> Any:
     try:
         return json.loads(text, parse_constant=lambda name: None)
     except json.JSONDecodeError as error:
-        what = f"{error.msg} at column {error.colno}"
-        raise ConfigError(f"{where} is not whole JSON ({what}): was the run stopped while it wrote? Run it again") from None
+        what = f"is not whole JSON ({error.msg} at column {error.colno})"
+        raise ConfigError(f"{where} {what}: was the run stopped while it wrote? Run it again") from None
     except (ValueError, RecursionError):  # a number of thousands of digits; lists in lists in lists
         raise ConfigError(f"{where} holds JSON that no run wrote: give the folder of a training log") from None
 
@@ -108,26 +116,36 @@ def _check(value: Any, shape: Any, where: str) -> None:
             elif key in value:
                 _check(value[key], inner, f"{where}: {key}")
             else:
-                raise ConfigError(f"{where}: the key {key!r} is missing: it was written by another program, or another version of this one")
+                raise ConfigError(f"{where}: the key {key!r} is missing: it was written by another program, or another "
+                                  "version of this one")
     else:
         _expect(value, shape if isinstance(shape, tuple) else (shape,), where)
 
 
 def _expect(value: Any, types: tuple[type, ...], where: str) -> None:
     if type(value) not in types:  # not isinstance: true is no number
-        raise ConfigError(f"{where} must be {NAMES[types[0]]}, not {NAMES[type(value)]}: it was written by another program, or edited")
+        raise ConfigError(f"{where} must be {NAMES[types[0]]}, not {NAMES[type(value)]}: it was written by another "
+                          "program, or edited")
     if isinstance(value, float) and not math.isfinite(value):
         raise ConfigError(f"{where} is beyond any number that a run writes: it was edited")
 
 
 def _check_trace(path: Path, trace: dict[str, Any]) -> None:
-    """What shapes cannot say: ranks are 0, 1, 2..., spans end after they begin, messages go between ranks that exist."""
+    """What shapes cannot say: ranks are 0, 1, 2..., each span ends after it begins, each kind of work is one that we
+    know, and messages go between ranks that exist."""
     if not trace["ranks"] or [rank["rank"] for rank in trace["ranks"]] != list(range(trace["world_size"])):
-        raise ConfigError(f"{path}: the ranks must be 0 to {trace['world_size'] - 1} in order (world_size is {trace['world_size']})")
+        raise ConfigError(f"{path}: the ranks must be 0 to {trace['world_size'] - 1} in order (world_size is "
+                          f"{trace['world_size']})")
     for rank in trace["ranks"]:
         for span in (*rank["actions"], *rank["collectives"]):
             if span["end_s"] < span["begin_s"]:
-                raise ConfigError(f"{path}: rank {rank['rank']}: {span.get('action') or span['op']} ends before it begins")
-        peers = {row[key] for each in rank["collectives"] for rows, key in (("sends", "to"), ("arrivals", "from")) for row in each[rows]}
+                what = span.get("action") or span["op"]
+                raise ConfigError(f"{path}: rank {rank['rank']}: {what} ends before it begins")
+        for row in rank["actions"]:
+            if row["work"] not in (None, *SPAN_OF_WORK):
+                raise ConfigError(f"{path}: rank {rank['rank']}: {row['action']} does {row['work']!r}, a kind of work "
+                                  "that is not known here: it was written by another version of this program")
+        peers = {row[key] for each in rank["collectives"] for rows, key in (("sends", "to"), ("arrivals", "from"))
+                 for row in each[rows]}
         if strangers := sorted(peers - set(range(trace["world_size"]))):
             raise ConfigError(f"{path}: rank {rank['rank']} talks to rank {strangers[0]}, which does not exist")

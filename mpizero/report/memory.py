@@ -1,4 +1,4 @@
-"""Memory of one rank over the actions of a step: counted by kind, with the plan and the device's capacity drawn in."""
+"""Memory of one rank over the actions of a step: counted by kind, with plan and capacity of the device drawn in."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from collections.abc import Iterable
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
+from mpizero.memory.kinds import KINDS, MODEL_STATE
 from mpizero.report.style import (
     BLACK,
     GREY,
     INCHES,
     MEMORY_COLORS,
-    MODEL_STATE,
     VERMILLION,
     byte_unit,
     figure,
@@ -38,34 +38,41 @@ def fullest(trace: dict[str, Any]) -> dict[str, Any]:
 def kinds(actions: Actions) -> list[str]:
     """Kinds of memory that are ever live, in the order in which they are stacked: model states, then the rest."""
     seen = {kind for row in actions for kind, nbytes in row["live"].items() if nbytes}
-    return [kind for kind in MEMORY_COLORS if kind in seen] + sorted(seen - set(MEMORY_COLORS))
+    return [kind for kind in KINDS if kind in seen] + sorted(seen - set(KINDS))
 
 
 def model_states(live: dict[str, int]) -> int:
-    """Bytes of what a plan covers."""
+    """Bytes of what every plan covers."""
     return sum(live.get(kind, 0) for kind in MODEL_STATE)
 
 
+def also_planned(actions: Actions) -> list[str]:
+    """Kinds that the plan covers beside the model states: activations, if it knows them."""
+    return sorted({kind for row in actions for kind in row["planned_live"]} - set(MODEL_STATE))
+
+
 def equals_plan(row: dict[str, Any]) -> bool:
-    """Whether, after an action, each kind of model states has the planned bytes."""
-    return all(row["live"].get(kind, 0) == row["planned_live"].get(kind, 0) for kind in MODEL_STATE)
+    """Whether, after an action, each kind that the plan covers has the planned bytes; it always covers model states."""
+    live, planned = row["live"], row["planned_live"]
+    return all(live.get(kind, 0) == planned.get(kind, 0) for kind in {*MODEL_STATE, *planned})
 
 
 @styled
 def draw_memory(trace: dict[str, Any]) -> Figure:
     """trace: trace.json."""
     rank, capacity = fullest(trace), trace["capacity"]
-    actions = [row for row in rank["actions"] if row["kind"] != "Phase"]
+    actions = [row for row in rank["actions"] if row["computes"] or row["work"]]  # the others are marks
     peak = max((row["peak_bytes"] for row in actions), default=0)
     drawn = capacity is not None and capacity <= IN_SIGHT * peak
     inches = min(max(INCHES, 0.03 * len(actions)), 24.0)
     made, (axes,) = figure(inches + 1.2, 4.8)
     unit, name = byte_unit(capacity if drawn else peak)
     handles, labels = _stack(axes, actions, unit)
-    planned = [model_states(row["planned_live"]) / unit for row in actions]
+    planned = [sum(row["planned_live"].values()) / unit for row in actions]
     handles.append(axes.hlines(planned, range(len(actions)), range(1, len(actions) + 1), color=BLACK, linewidth=2))
-    labels.append("planned model states")
-    handles.append(axes.stairs([row["peak_bytes"] / unit for row in actions], baseline=None, color=BLACK, linewidth=0.6))
+    labels.append(f"planned {_covered(actions)}")
+    peaks = [row["peak_bytes"] / unit for row in actions]
+    handles.append(axes.stairs(peaks, baseline=None, color=BLACK, linewidth=0.6))
     labels.append("peak within the action")
     if drawn:
         handles.append(axes.axhline(capacity / unit, color=VERMILLION, linestyle=(0, (6, 2, 1, 2)), linewidth=1.6))
@@ -92,6 +99,11 @@ def _stack(axes: Axes, actions: Actions, unit: float) -> tuple[list[Any], list[s
     return [swatch(color) for color in colors], names
 
 
+def _covered(actions: Actions) -> str:
+    """What the plan covers."""
+    return " and ".join(["model states", *also_planned(actions)])
+
+
 def _title(trace: dict[str, Any], rank: dict[str, Any], actions: Actions, beyond: str) -> str:
     ranks = "the only rank" if len(trace["ranks"]) == 1 else f"the fullest of {len(trace['ranks'])} ranks"
     first = f"Memory over the {len(actions)} actions of step {trace['step']}: rank {rank['rank']}, {ranks}"
@@ -99,7 +111,9 @@ def _title(trace: dict[str, Any], rank: dict[str, Any], actions: Actions, beyond
         return first
     top = max(actions, key=lambda row: row["peak_bytes"])
     off = next((row["action"] for row in actions if not equals_plan(row)), None)
-    plan = f"count differs from plan first after {off}" if off else "model states equal the plan after every action"
+    plan = f"{_covered(actions)} equal the plan after every action"
+    if off:
+        plan = f"count differs from plan first after {off}"
     return f"{first}\npeak {in_units(top['peak_bytes'])} in {top['action']}; {plan}{beyond}"
 
 
@@ -116,21 +130,23 @@ def phases(actions: Actions) -> list[tuple[str, int, int]]:
     found, begin = [], 0
     for name, length in runs:
         number = seen[name] = seen.get(name, -1) + 1
-        found.append((f"{name} {number}" if sum(name == other for other, _ in runs) > 1 else name, begin, begin + length))
+        again = sum(name == other for other, _ in runs) > 1
+        found.append((f"{name} {number}" if again else name, begin, begin + length))
         begin += length
     return found
 
 
 def _mark_phases(axes: Axes, actions: Actions, inches: float) -> None:
-    """Lines between phases, and their names above the axes: level if all have room, else upright as far as they have."""
+    """Lines between phases, and their names above the axes: level if all have room, else upright as far as they do."""
     found = phases(actions)
     for _, begin, _ in found[1:]:
         axes.axvline(begin, color=GREY, linewidth=0.6)
     scale = inches / max(len(actions), 1)
-    upright = any(max(text_inches(word, 8) for word in name.split()) > (end - begin) * scale for name, begin, end in found)
+    upright = any(text_inches(word, 8) > (end - begin) * scale for name, begin, end in found for word in name.split())
     named = _apart(found, scale) if upright else [(name.replace(" ", "\n"), begin, end) for name, begin, end in found]
     top = axes.secondary_xaxis("top")
-    top.set_xticks([(begin + end) / 2 for _, begin, end in named], [name for name, _, _ in named], rotation=90 * upright, fontsize=8)
+    top.set_xticks([(begin + end) / 2 for _, begin, end in named], [name for name, _, _ in named],
+                   rotation=90 * upright, fontsize=8)
     top.tick_params(length=0)
     top.spines["top"].set_visible(False)
 

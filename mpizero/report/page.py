@@ -23,16 +23,21 @@ figcaption, .note { color: #444; font-size: .9rem; margin-top: .3rem; }
 table { border-collapse: collapse; font-size: .85rem; font-variant-numeric: tabular-nums; }
 th, td { padding: .2rem .6rem; border-bottom: 1px solid #ddd; text-align: left; white-space: nowrap; }
 thead th { border-bottom: 2px solid #888; vertical-align: bottom; } td.number, th.number { text-align: right; }
-td.no { color: #a33d00; font-weight: bold; } summary { cursor: pointer; font-size: 1.1rem; font-weight: bold; margin-top: 2.2rem; }
+td.no { color: #a33d00; font-weight: bold; }
+summary { cursor: pointer; font-size: 1.1rem; font-weight: bold; margin-top: 2.2rem; }
 """
 CAPTIONS = {
-    "loss": "Loss and global norm of the gradient at every step; the norm on a logarithmic scale where it varies more than 20-fold.",
-    "memory": "Each area is one kind of memory, as the ledger counted it after each action. Black bars: the model states as "
-              "planned from the same list of actions. The thin line is the peak within the action, temporaries included.",
-    "traffic": "What each rank sent, by op, as the traffic log counted it. Black bars: where the plan says that each part ends.",
-    "gantt": "Measured: what each rank computed, and the collectives that it was in, waiting for others included. To zoom in, open "
-             "perfetto.json in ui.perfetto.dev or chrome://tracing; it also holds memory counters and an arrow for every message (but "
-             "those that would run back in time, where clocks of hosts differ).",
+    "loss": "Loss and global norm of the gradient at every step; the norm on a logarithmic scale where it varies more "
+            "than 20-fold.",
+    "memory": "Each area is one kind of memory, as the ledger counted it after each action. Black bars: model states, "
+              "and activations where the plan knows them, as planned from the same list of actions. The thin line is "
+              "the peak within the action, temporaries included.",
+    "traffic": "What each rank sent, by op, as the traffic log counted it. Black bars: where the plan says that each "
+               "part ends.",
+    "gantt": "Measured: what each rank computed, and the collectives that it was in, waiting for others included. "
+             "Other: neither a segment nor an update, such as loading a batch, and the loss. To zoom in, open "
+             "perfetto.json in ui.perfetto.dev or chrome://tracing; it also holds memory counters and an arrow for "
+             "every message (but those that would run back in time, where clocks of hosts differ).",
 }
 
 
@@ -48,7 +53,9 @@ def page(log: Log, figures: Mapping[str, bytes], tables: list[Table]) -> str:
 
 def _title(log: Log) -> str:
     run = log.summary or log.trace
-    return f"{run['model']}, stage {run['stage']}, {_count(run['world_size'], 'rank')}" if run else f"Training log {log.folder.name}"
+    if run is None:
+        return f"Training log {log.folder.name}"
+    return f"{run['model']}, stage {run['stage']}, {_count(run['world_size'], 'rank')}"
 
 
 def _lead(log: Log, figures: Mapping[str, bytes]) -> list[str]:
@@ -60,9 +67,11 @@ def _lead(log: Log, figures: Mapping[str, bytes]) -> list[str]:
         said.append(f"Bytes of model states {_equal(memory)}; bytes sent {_equal(traffic)}; replicas "
                     f"{'are equal' if log.summary['replicas_equal'] else 'DIFFER'}.")
     else:
-        said.append("The log has no summary.json: the run has not ended, or was stopped. Its memory and traffic are left out.")
+        said.append("The log has no summary.json: the run has not ended, or was stopped. Its memory and traffic are "
+                    "left out.")
     if log.trace is None:
-        said.append("The log has no trace.json: no step was traced. Memory over the actions, Gantt chart and perfetto.json are left out.")
+        said.append("The log has no trace.json: no step was traced. Memory over the actions, Gantt chart and "
+                    "perfetto.json are left out.")
     if not figures:
         said.append("No step has ended yet.")
     return said
@@ -84,14 +93,16 @@ def _figure(name: str, svg: bytes) -> Markup:
 
 def _table(table: Table) -> Markup:
     numbers = {key for key in table.columns if all(type(row[key]) in (int, float, type(None)) for row in table.rows)}
-    heads = [element("th", heading, scope="col", class_="number" if key in numbers else "") for key, heading in table.columns.items()]
+    heads = [element("th", heading, scope="col", class_="number" if key in numbers else "")
+             for key, heading in table.columns.items()]
     rows = [element("tr", *(_cell(row[key], key in numbers) for key in table.columns)) for row in table.rows]
     head = element("thead", element("tr", *heads)) if any(table.columns.values()) else Markup()
     parts = [element("div", element("table", head, element("tbody", *rows)), class_="scroll")]
     if table.note:
         parts.append(element("p", table.note, class_="note"))
     if len(table.rows) > LONG:
-        return element("details", element("summary", f"{table.title} ({len(table.rows):,} rows)"), *parts, id=f"table-{table.name}")
+        summary = element("summary", f"{table.title} ({len(table.rows):,} rows)")
+        return element("details", summary, *parts, id=f"table-{table.name}")
     return element("section", element("h2", table.title), *parts, id=f"table-{table.name}")
 
 

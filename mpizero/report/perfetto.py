@@ -1,6 +1,7 @@
 """A step in the Trace Event Format of Chrome, which ui.perfetto.dev and chrome://tracing open.
 
-One process a rank, with a compute track, a communication track, memory as counters by kind, and an arrow from each send to its arrival.
+One process a rank, with a compute track, a communication track, memory as counters by kind, and an arrow from each send
+to its arrival.
 """
 
 from __future__ import annotations
@@ -11,14 +12,15 @@ from typing import Any
 
 from mpizero.errors import ConfigError
 from mpizero.report.memory import model_states
-from mpizero.report.spans import NOT_COMPUTED, lanes
+from mpizero.report.spans import lanes
 
 COMPUTE, COMMUNICATION = 1, 100  # thread ids; 101 and on where several collectives are under way at once
-# Microseconds. The viewers count whole nanoseconds and cut off the rest: a slice ends one early, so that none runs into the next, and an
-# arrow ends while its slice is surely open.
+# Microseconds. The viewers count whole nanoseconds and cut off the rest: a slice ends one early, so that none runs into
+# the next, and an arrow ends while its slice is surely open.
 EARLY, INSIDE = 0.001, 0.003
 Event = dict[str, Any]
 Message = dict[str, Any]  # an item of a collective's sends or arrivals
+Mailboxes = dict[tuple, list[tuple[Event, Message]]]  # (rank, peer, name of the collective) -> (its slice, message)
 
 
 def perfetto(trace: dict[str, Any]) -> dict[str, Any]:
@@ -26,7 +28,8 @@ def perfetto(trace: dict[str, Any]) -> dict[str, Any]:
     slices = {rank["rank"]: _collective_slices(rank) for rank in trace["ranks"]}
     messages = list(_messages(trace["ranks"], slices))
     arrows = [arrow for message in messages if (arrow := _arrow(*message))]
-    timed = [event for rank in trace["ranks"] for event in (*_compute_slices(rank), *slices[rank["rank"]], *_counters(rank))]
+    timed = [event for rank in trace["ranks"]
+             for event in (*_compute_slices(rank), *slices[rank["rank"]], *_counters(rank))]
     for number, (start, finish) in enumerate(arrows, 1):
         timed += [start | {"id": number}, finish | {"id": number}]
     order = "XCsf"  # at one time: slices first, so that arrows find them open
@@ -44,7 +47,8 @@ def _names(rank: dict[str, Any], collectives: Iterable[Event]) -> Iterator[Event
     yield meta("process_name", 0, name=f"rank {rank['rank']} on {rank['host']}")
     yield meta("process_sort_index", 0, sort_index=rank["rank"])
     tracks = {COMPUTE: "compute", COMMUNICATION: "communication"}
-    tracks |= {event["tid"]: f"communication {event['tid'] - COMMUNICATION + 1}" for event in collectives if event["tid"] > COMMUNICATION}
+    tracks |= {event["tid"]: f"communication {event['tid'] - COMMUNICATION + 1}"
+               for event in collectives if event["tid"] > COMMUNICATION}
     for thread, name in sorted(tracks.items()):
         yield meta("thread_name", thread, name=name)
         yield meta("thread_sort_index", thread, sort_index=thread)
@@ -53,7 +57,8 @@ def _names(rank: dict[str, Any], collectives: Iterable[Event]) -> Iterator[Event
 def _slice(rank: int, thread: int, name: str, category: str, span: dict[str, Any], **args: Any) -> Event:
     begin, end = _microseconds(span["begin_s"]), _microseconds(span["end_s"])
     duration = max(round(end - begin - EARLY, 3), 0.0)
-    return {"ph": "X", "name": name, "cat": category, "pid": rank, "tid": thread, "ts": begin, "dur": duration, "args": args}
+    return {"ph": "X", "name": name, "cat": category, "pid": rank, "tid": thread, "ts": begin, "dur": duration,
+            "args": args}
 
 
 def _microseconds(seconds: float) -> float:
@@ -62,9 +67,9 @@ def _microseconds(seconds: float) -> float:
 
 
 def _compute_slices(rank: dict[str, Any]) -> Iterator[Event]:
-    """All actions that are not collectives."""
+    """All actions but collectives and marks."""
     for row in rank["actions"]:
-        if row["kind"] not in NOT_COMPUTED:
+        if row["computes"]:
             yield _slice(rank["rank"], COMPUTE, row["action"], row["kind"], row, label=row["label"], phase=row["phase"],
                          peak_bytes=row["peak_bytes"], planned_model_state_peak_bytes=row["planned_peak_bytes"])
 
@@ -73,8 +78,9 @@ def _collective_slices(rank: dict[str, Any]) -> list[Event]:
     """One for each collective, in their order; those at one time on tracks of their own."""
     found = rank["collectives"]
     threads = lanes((each["begin_s"], each["end_s"]) for each in found)
-    return [_slice(rank["rank"], COMMUNICATION + thread, f"{each['op']} {each['unit']}".strip(), each["op"], each, phase=each["phase"],
-                   group=each["group"], bytes_sent=each["bytes_sent"], bytes_received=each["bytes_received"], messages=each["messages"])
+    return [_slice(rank["rank"], COMMUNICATION + thread, f"{each['op']} {each['unit']}".strip(), each["op"], each,
+                   phase=each["phase"], group=each["group"], bytes_sent=each["bytes_sent"],
+                   bytes_received=each["bytes_received"], messages=each["messages"])
             for each, thread in zip(found, threads, strict=True)]
 
 
@@ -86,9 +92,10 @@ def _counters(rank: dict[str, Any]) -> Iterator[Event]:
             yield {"ph": "C", "name": name, "pid": rank["rank"], "ts": _microseconds(row["end_s"]), "args": args}
 
 
-def _messages(ranks: list[dict[str, Any]], slices: dict[int, list[Event]]) -> Iterator[tuple[Event, Message, Event, Message]]:
-    """(slice of the sender, send, slice of the receiver, arrival) for each message: in collectives of one name, the k-th send to a peer is
-    the peer's k-th arrival."""
+def _messages(ranks: list[dict[str, Any]],
+              slices: dict[int, list[Event]]) -> Iterator[tuple[Event, Message, Event, Message]]:
+    """(slice of the sender, send, slice of the receiver, arrival) for each message: in collectives of one name, the
+    k-th send to a peer is the peer's k-th arrival."""
     arrivals = _mailboxes(ranks, slices, "arrivals")
     for key, sent in _mailboxes(ranks, slices, "sends").items():
         came = arrivals.pop((key[1], key[0], key[2]), [])
@@ -100,9 +107,9 @@ def _messages(ranks: list[dict[str, Any]], slices: dict[int, list[Event]]) -> It
         _lost((key[1], key[0], key[2]), 0, len(came))
 
 
-def _mailboxes(ranks: list[dict[str, Any]], slices: dict[int, list[Event]], side: str) -> dict[tuple, list[tuple[Event, Message]]]:
-    """{(rank, peer, name of the collective): [(slice, message)]}."""
-    boxes: dict[tuple, list[tuple[Event, Message]]] = defaultdict(list)
+def _mailboxes(ranks: list[dict[str, Any]], slices: dict[int, list[Event]], side: str) -> Mailboxes:
+    """side: sends or arrivals."""
+    boxes: Mailboxes = defaultdict(list)
     peer = {"sends": "to", "arrivals": "from"}[side]
     for rank in ranks:
         for each, event in zip(rank["collectives"], slices[rank["rank"]], strict=True):
@@ -115,17 +122,20 @@ def _mailboxes(ranks: list[dict[str, Any]], slices: dict[int, list[Event]], side
 def _lost(key: tuple, sent: int, came: int) -> None:
     sender, receiver, (op, unit, phase, _) = key
     where = f"{op} of {unit or 'no unit'} ({phase})"
-    raise ConfigError(f"trace.json is not whole: in {where} rank {sender} sent {sent} messages to {receiver}, but {came} came: run again")
+    raise ConfigError(f"trace.json is not whole: in {where} rank {sender} sent {sent} messages to {receiver}, but "
+                      f"{came} came: run again")
 
 
 def _arrow(from_slice: Event, send: Message, to_slice: Event, arrival: Message) -> tuple[Event, Event] | None:
-    """Its two ends, each inside its slice; None where clocks of hosts differ so much that it would arrive before it was sent."""
+    """Its two ends, each inside its slice; None where clocks of hosts differ so much that it would arrive before it was
+    sent."""
     start = _within(from_slice, _microseconds(send["begin_s"]))
     finish = _within(to_slice, max(_microseconds(arrival["end_s"]), start))
     if finish < start:
         return None
     common = {"name": "message", "cat": "message"}
-    return ({"ph": "s", **common, "pid": from_slice["pid"], "tid": from_slice["tid"], "ts": start, "args": {"bytes": send["bytes"]}},
+    return ({"ph": "s", **common, "pid": from_slice["pid"], "tid": from_slice["tid"], "ts": start,
+             "args": {"bytes": send["bytes"]}},
             {"ph": "f", "bp": "e", **common, "pid": to_slice["pid"], "tid": to_slice["tid"], "ts": finish})
 
 

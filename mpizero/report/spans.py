@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import product
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from mpizero.report.style import GREY, INCHES, SPAN_COLORS, legend, second_unit, swatch, text_color, text_inches
 
@@ -15,12 +15,9 @@ if TYPE_CHECKING:
 
 LABEL_POINTS = 7
 TRACK_INCHES = 0.32  # height of a row
-# Actions -> what their bar is called; an action that is missing here computes nothing and sends nothing
-SPAN_OF_ACTION = {"Forward": "forward", "Backward": "backward", "OptimStep": "update", "Unshard": "all_gather",
-                  "AllGatherParam": "all_gather", "ReduceScatterGrad": "reduce_scatter", "AllReduceGrad": "all_reduce",
-                  "AllReduceShard": "all_reduce"}
-# Actions that no compute track shows: marks, and what the communication track has as collectives
-NOT_COMPUTED = {"Phase", *(action for action, span in SPAN_OF_ACTION.items() if span.startswith(("all_", "reduce_")))}
+# Kinds of work (`schedule.effects.Work`) -> what their bar is called
+SPAN_OF_WORK = {"forward": "forward", "backward": "backward", "optim_step": "update", "all_gather": "all_gather",
+                "reduce_scatter": "reduce_scatter", "all_reduce": "all_reduce", "all_reduce_shard": "all_reduce"}
 
 
 @dataclass(frozen=True)
@@ -35,13 +32,19 @@ class Span:
     height: float = 0.84
 
 
+def span_of(row: dict[str, Any]) -> str:
+    """What the bar of an action of trace.json is called."""
+    return "other" if row["work"] is None else SPAN_OF_WORK[row["work"]]
+
+
 def draw_spans(made: Figure, axes: Axes, spans: Sequence[Span], finish: float, inches: float) -> None:
-    """Draw on axes of so many inches that end at `finish` seconds, with names for the time axis and the legend below."""
+    """Draw on axes of so many inches that end at `finish` seconds, with names for time axis and legend."""
     from matplotlib.collections import PolyCollection
     factor, unit = second_unit(finish)
     colors = [SPAN_COLORS.get(span.span, SPAN_COLORS["other"]) for span in spans]
-    boxes = [[(factor * x, span.row + side * span.height / 2) for side, edges in ((-1, (span.begin, span.end)), (1, (span.end, span.begin)))
-              for x in edges] for span in spans]
+    boxes = [[(factor * x, span.row + side * span.height / 2)
+              for side, edges in ((-1, (span.begin, span.end)), (1, (span.end, span.begin))) for x in edges]
+             for span in spans]
     axes.add_collection(PolyCollection(boxes, facecolors=colors, edgecolors="white", linewidths=0.3))
     for span, color in zip(spans, colors, strict=True):
         _write_label(axes, span, factor, color, (span.end - span.begin) / (finish or 1) * inches)
@@ -58,14 +61,14 @@ def _write_label(axes: Axes, span: Span, factor: float, color: str, room: float)
     for label, upright in product(filter(None, span.labels), (False, True)):
         width, height = (high, room) if upright else (room, high)
         if text_inches(label, LABEL_POINTS) < width and 1.2 * LABEL_POINTS / 72 < height:
-            text = axes.text(factor * (span.begin + span.end) / 2, span.row, label, rotation=90 * upright, color=text_color(color),
-                             ha="center", va="center", fontsize=LABEL_POINTS)
+            text = axes.text(factor * (span.begin + span.end) / 2, span.row, label, rotation=90 * upright,
+                             color=text_color(color), ha="center", va="center", fontsize=LABEL_POINTS)
             text.set_in_layout(False)  # it lies inside its bar, and there may be thousands
             return
 
 
 def lanes(intervals: Iterable[tuple[float, float]]) -> list[int]:
-    """For intervals in any order: the lane of each, such that those on one lane do not overlap; 0 where nothing does."""
+    """For intervals in any order: the lane of each, such that none overlap on one lane; 0 where nothing does."""
     rows = list(intervals)
     chosen, free = [0] * len(rows), list[float]()
     for index in sorted(range(len(rows)), key=lambda i: rows[i]):

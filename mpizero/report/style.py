@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec
 
 from mpizero.errors import ConfigError
+from mpizero.memory import kinds
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -20,19 +21,20 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 INCHES = 9.0  # of axes, unless what they show needs more
 BLACK, DARK, GREY, LIGHT = "#000000", "#444444", "#999999", "#e6e6e6"
-ORANGE, SKY, GREEN, YELLOW, BLUE, VERMILLION, PURPLE = "#e69f00", "#56b4e9", "#009e73", "#f0e442", "#0072b2", "#d55e00", "#cc79a7"
+ORANGE, SKY, GREEN, YELLOW = "#e69f00", "#56b4e9", "#009e73", "#f0e442"
+BLUE, VERMILLION, PURPLE = "#0072b2", "#d55e00", "#cc79a7"
 
-# Stacked in this order, from below: neighbours differ in lightness too.
-MEMORY_COLORS = {"param": BLUE, "optim": SKY, "grad": VERMILLION, "unsharded_param": GREEN, "unsharded_grad": ORANGE, "grad_fp32": PURPLE,
-                 "activation": YELLOW, "workspace": DARK}
-MODEL_STATE = tuple(MEMORY_COLORS)[:6]
-SPAN_COLORS = {"forward": SKY, "backward": BLUE, "update": GREEN, "all_gather": ORANGE, "reduce_scatter": VERMILLION, "all_reduce": PURPLE,
-               "agree": DARK, "other": "#d9d9d9"}
+# Neighbours in a stack, whose order is that of `kinds.KINDS`, differ in lightness too.
+MEMORY_COLORS = {kinds.PARAM: BLUE, kinds.OPTIM: SKY, kinds.GRAD: VERMILLION, kinds.UNSHARDED_PARAM: ORANGE,
+                 kinds.UNSHARDED_GRAD: GREEN, kinds.GRAD_FP32: YELLOW, kinds.ACTIVATION: PURPLE, kinds.WORKSPACE: DARK}
+SPAN_COLORS = {"forward": SKY, "backward": BLUE, "update": GREEN, "all_gather": ORANGE, "reduce_scatter": VERMILLION,
+               "all_reduce": PURPLE, "agree": DARK, "other": "#d9d9d9"}
 
 SETTINGS: Any = {
-    "font.family": "sans-serif", "font.sans-serif": ["DejaVu Sans"], "font.size": 9, "axes.titlesize": 10, "axes.titlelocation": "left",
-    "axes.titleweight": "bold", "axes.spines.top": False, "axes.spines.right": False, "axes.axisbelow": True, "legend.frameon": False,
-    "legend.fontsize": 8.5, "figure.constrained_layout.use": True, "figure.dpi": 100, "savefig.dpi": 160, "svg.hashsalt": "mpizero",
+    "font.family": "sans-serif", "font.sans-serif": ["DejaVu Sans"], "font.size": 9, "axes.titlesize": 10,
+    "axes.titlelocation": "left", "axes.titleweight": "bold", "axes.spines.top": False, "axes.spines.right": False,
+    "axes.axisbelow": True, "legend.frameon": False, "legend.fontsize": 8.5, "figure.constrained_layout.use": True,
+    "figure.dpi": 100, "savefig.dpi": 160, "svg.hashsalt": "mpizero",
 }
 
 
@@ -93,13 +95,14 @@ def byte_unit(most: float) -> tuple[float, str]:
     """What to divide bytes by, and the axis' words for it: powers of 1000, as papers print sizes."""
     for unit, size in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("KB", 1e3)):
         if most >= size:
-            return size, f"{unit} ({unit} = {size:,.0f} bytes)" if unit == "KB" else f"{unit} (10^{len(str(int(size))) - 1} bytes)"
+            value = f"{unit} = {size:,.0f}" if unit == "KB" else f"10^{len(str(int(size))) - 1}"
+            return size, f"{unit} ({value} bytes)"
     return 1.0, "bytes"
 
 
 def second_unit(most: float) -> tuple[float, str]:
     """What to multiply seconds by, and the unit that is then read."""
-    return next(((factor, unit) for factor, unit in ((1.0, "s"), (1e3, "ms"), (1e6, "µs")) if most * factor >= 2), (1e6, "µs"))
+    return next((scale for scale in ((1.0, "s"), (1e3, "ms")) if most * scale[0] >= 2), (1e6, "µs"))
 
 
 def text_color(background: str) -> str:

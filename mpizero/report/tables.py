@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from mpizero.report.log import Log
-from mpizero.report.memory import equals_plan, fullest, kinds, model_states
-from mpizero.report.spans import SPAN_OF_ACTION
+from mpizero.report.memory import also_planned, equals_plan, fullest, kinds, model_states
+from mpizero.report.spans import span_of
 from mpizero.report.style import SPAN_COLORS
 from mpizero.report.traffic import on_plan, ops
 
@@ -40,9 +40,10 @@ def tables(log: Log) -> list[Table]:
 def run_table(summary: dict[str, Any]) -> Table:
     """What ran, and how it ended."""
     values = summary | {"grid": f"{summary['replicas']} x {summary['shard_size']}", "units": len(summary["units"])}
-    names = {"model": "model", "stage": "stage", "dtype": "parameters and gradients", "world_size": "ranks", "grid": "replicas x shards",
-             "units": "units", "psi": "psi (parameters)", "padded_psi": "psi with padding", "batch_size": "samples a rank and microbatch",
-             "accumulation": "microbatches in a step", "skipped_steps": "skipped steps", "eval_loss": "held-out loss (nats)",
+    names = {"model": "model", "stage": "stage", "dtype": "parameters and gradients", "world_size": "ranks",
+             "grid": "replicas x shards", "units": "units", "psi": "psi (parameters)", "padded_psi": "psi with padding",
+             "batch_size": "samples a rank and microbatch", "accumulation": "microbatches in a step",
+             "skipped_steps": "skipped steps", "eval_loss": "held-out loss (nats)",
              "replicas_equal": "replicas equal at the end", "weights_sha256": "SHA-256 of the weights"}
     rows = [{"what": words, "value": values[key]} for key, words in names.items()]
     return Table("run", "The run", {"what": "", "value": ""}, rows, "; ".join(summary["mismatches"][:3]))
@@ -51,9 +52,11 @@ def run_table(summary: dict[str, Any]) -> Table:
 def memory_table(summary: dict[str, Any]) -> Table:
     """Counted beside planned, rank by rank."""
     columns = {"rank": "rank", "at_rest": "at rest", "planned_at_rest": "planned", "after_backward": "after backward",
-               "planned_after_backward": "planned", "formula_after_backward": "formula", "peak": "peak", "planned_peak": "planned",
-               "equal": "equal", "activation_peak": "peak of activations", "device_peak": "peak of the device"}
-    rows = [_pick(row | {"rank": rank, "equal": as_planned(row)}, columns) for rank, row in enumerate(summary["memory"])]
+               "planned_after_backward": "planned", "formula_after_backward": "formula", "peak": "peak",
+               "planned_peak": "planned", "equal": "equal", "activation_peak": "peak of activations",
+               "device_peak": "peak of the device"}
+    rows = [_pick(row | {"rank": rank, "equal": as_planned(row)}, columns)
+            for rank, row in enumerate(summary["memory"])]
     return Table("memory", "Memory of model states, bytes", columns, rows,
                  "Formula: ZeRO's closed form for padded psi. Peak of the device: activations and workspace included.")
 
@@ -88,30 +91,32 @@ def time_table(trace: dict[str, Any]) -> Table:
     for rank in trace["ranks"]:
         spans = [*rank["actions"], *rank["collectives"]]
         whole = max((row["end_s"] for row in spans), default=0.0) - min((row["begin_s"] for row in spans), default=0.0)
-        parts = {name: sum(_ms(row) for row in rank["actions"] if SPAN_OF_ACTION.get(row["kind"]) == name) for name in COMPUTED}
+        parts = {name: sum(_ms(row) for row in rank["actions"] if span_of(row) == name) for name in COMPUTED}
         parts["collectives"] = sum(map(_ms, rank["collectives"]))
         rows.append(_pick(rank | parts | {"rest": 1e3 * whole - sum(parts.values()), "step": 1e3 * whole}, columns))
     return Table("time", f"Time in step {trace['step']}, milliseconds", columns, rows,
-                 "Collectives: from call to return, waiting for other ranks included. Rest: all else, as data and bookkeeping.")
+                 "Collectives: from call to return, waiting for other ranks included. Rest: all else, as data, the "
+                 "loss and bookkeeping.")
 
 
 def unit_table(trace: dict[str, Any]) -> Table:
-    """Mean over the ranks of what each stage and unit took in the traced step."""
+    """Mean over the ranks of what each segment and unit took in the traced step."""
     spent: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
     for rank in trace["ranks"]:
         for row in rank["actions"]:
-            if row["kind"] in SPAN_OF_ACTION:
-                spent[row["label"]][SPAN_OF_ACTION[row["kind"]]] += _ms(row) / len(trace["ranks"])
-    columns = {"unit": "stage or unit"} | {name: name for name in SPAN_COLORS if any(name in row for row in spent.values())}
-    rows = [{"unit": unit} | {name: row.get(name, 0.0) for name in columns if name != "unit"} for unit, row in spent.items()]
-    return Table("units", f"Stages and units in step {trace['step']}, milliseconds", columns, rows,
+            if row["work"] is not None:
+                spent[row["label"]][span_of(row)] += _ms(row) / len(trace["ranks"])
+    names = [name for name in SPAN_COLORS if any(name in row for row in spent.values())]
+    columns = {"unit": "segment or unit"} | {name: name for name in names}
+    rows = [{"unit": unit} | {name: row.get(name, 0.0) for name in names} for unit, row in spent.items()]
+    return Table("units", f"Segments and units in step {trace['step']}, milliseconds", columns, rows,
                  "Means over the ranks, microbatches added up; a collective counts waiting for other ranks.")
 
 
 def collective_table(trace: dict[str, Any]) -> Table:
     """The traced step's collectives by op and group; numbers of one rank, as a mean."""
-    columns = {"op": "op", "group": "group", "calls": "calls", "bytes_sent": "bytes sent", "messages": "messages", "ms": "milliseconds",
-               "mb_per_s": "MB/s sent"}
+    columns = {"op": "op", "group": "group", "calls": "calls", "bytes_sent": "bytes sent", "messages": "messages",
+               "ms": "milliseconds", "mb_per_s": "MB/s sent"}
     members: dict[tuple[str, str], list[Row]] = defaultdict(list)
     for rank in trace["ranks"]:
         for each in rank["collectives"]:
@@ -129,21 +134,26 @@ def collective_table(trace: dict[str, Any]) -> Table:
 def action_table(trace: dict[str, Any]) -> Table:
     """Every action of the fullest rank, with memory counted and planned."""
     rank = fullest(trace)
-    names = kinds(rank["actions"])
-    columns = {"action": "action", "label": "stage or unit", "ms": "milliseconds", **{kind: kind for kind in names},
-               "model_states": "model states", "planned": "planned", "equal": "equal", "peak_bytes": "most during it"}
+    names, planned = kinds(rank["actions"]), also_planned(rank["actions"])
+    columns = {"action": "action", "label": "segment or unit", "ms": "milliseconds", **{kind: kind for kind in names},
+               "model_states": "model states", "planned": "planned",
+               **{f"planned_{kind}": f"planned {kind}" for kind in planned}, "equal": "equal",
+               "peak_bytes": "most during it"}
     rows = []
     for row in rank["actions"]:
-        states = {"model_states": model_states(row["live"]), "planned": model_states(row["planned_live"]), "equal": equals_plan(row)}
-        rows.append(_pick(row | dict.fromkeys(names, 0) | row["live"] | states | {"ms": _ms(row)}, columns))
-    return Table("actions", f"Actions of step {trace['step']} on rank {rank['rank']}, and bytes live after each", columns, rows)
+        plan = {f"planned_{kind}": row["planned_live"].get(kind, 0) for kind in planned}
+        states = {"model_states": model_states(row["live"]), "planned": model_states(row["planned_live"])}
+        about = {"equal": equals_plan(row), "ms": _ms(row)}
+        rows.append(_pick(row | dict.fromkeys(names, 0) | row["live"] | states | plan | about, columns))
+    return Table("actions", f"Actions of step {trace['step']} on rank {rank['rank']}, and bytes live after each",
+                 columns, rows)
 
 
 def step_table(steps: list[dict[str, Any]]) -> Table:
     """All rows of steps.jsonl."""
-    columns = {"step": "step", "loss": "loss (nats)", "grad_norm": "gradient norm", "lr": "learning rate", "loss_scale": "loss scale",
-               "skipped": "skipped", "per_second": "samples or tokens a second", "live_bytes": "live bytes", "peak_bytes": "peak bytes",
-               "sent_bytes": "bytes sent"}
+    columns = {"step": "step", "loss": "loss (nats)", "grad_norm": "gradient norm", "lr": "learning rate",
+               "loss_scale": "loss scale", "skipped": "skipped", "per_second": "samples or tokens a second",
+               "live_bytes": "live bytes", "peak_bytes": "peak bytes", "sent_bytes": "bytes sent"}
     return Table("steps", "Steps", columns, [_pick(row, columns) for row in steps], "Bytes are rank 0's.")
 
 

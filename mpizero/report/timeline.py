@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from mpizero.errors import ConfigError
 from mpizero.planner.timeline import COMMUNICATION, COMPUTE, LETTER, Event, Timeline
-from mpizero.report.spans import SPAN_OF_ACTION, TRACK_INCHES, Span, chart_inches, draw_spans
+from mpizero.report.spans import SPAN_OF_WORK, TRACK_INCHES, Span, chart_inches, draw_spans
 from mpizero.report.style import figure, save, second_unit, styled
 
 if TYPE_CHECKING:
@@ -18,7 +18,8 @@ ROWS = {COMPUTE: 0, COMMUNICATION: 1}
 
 
 def plot(timeline: Timeline, path: str | Path) -> None:
-    """Write the timeline to `path`, whose ending chooses PNG or SVG; `ConfigError` for another one, or without matplotlib."""
+    """Write the timeline to `path`, whose ending chooses PNG or SVG. `ConfigError` for another ending, and without
+    matplotlib."""
     path = Path(path)
     if path.suffix.lower() not in FORMATS:
         raise ConfigError(f"{path} cannot be drawn: give a file name that ends in {' or '.join(FORMATS)}")
@@ -43,7 +44,6 @@ def draw_timeline(timeline: Timeline) -> Figure:
 
 
 def _span(event: Event) -> Span:
-    """`F3`: letter as in the text chart, number of the stage or unit."""
-    name = type(event.action).__name__
-    number = str(getattr(event.action, "stage", getattr(event.action, "unit", "")))
-    return Span(ROWS[event.stream], event.start, event.end, SPAN_OF_ACTION[name], (LETTER[type(event.action)] + number, number))
+    """`F3`: letter as in the text chart, number of the segment or unit."""
+    kind, number = event.work.kind, str(event.work.index)
+    return Span(ROWS[event.stream], event.start, event.end, SPAN_OF_WORK[kind], (LETTER[kind] + number, number))

@@ -34,8 +34,9 @@ def draw_traffic(summary: dict[str, Any]) -> Figure:
     labels = [*planned, *(f"{op} (small, in no plan)" for op in others)]
     ends = _planned_ends(rows, planned, unit)
     if any(map(any, ends)):
-        handles.append(axes.hlines([y for column in ends for y in column], [x - 0.45 for x, column in enumerate(ends) for _ in column],
-                                   [x + 0.45 for x, column in enumerate(ends) for _ in column], color=BLACK, linewidth=1.8))
+        bars = [(x, y) for x, column in enumerate(ends) for y in column]
+        handles.append(axes.hlines([y for _, y in bars], [x - 0.45 for x, _ in bars], [x + 0.45 for x, _ in bars],
+                                   color=BLACK, linewidth=1.8))
         labels.append("plan")
     if not most:
         axes.text(0.5, 0.5, "nothing was sent", transform=axes.transAxes, ha="center", va="center")
@@ -67,7 +68,8 @@ def _planned_ends(rows: list[dict[str, Any]], planned: list[str], unit: float) -
 
 def _scales(axes: Axes, ranks: int, most: float) -> None:
     from matplotlib.ticker import MaxNLocator
-    axes.set_xlim(-max(0.6, (6 - ranks) / 2), ranks - 1 + max(0.6, (6 - ranks) / 2))  # few ranks: no columns as broad as the page
+    margin = max(0.6, (6 - ranks) / 2)  # few ranks: no columns as broad as the page
+    axes.set_xlim(-margin, ranks - 1 + margin)
     axes.set_ylim(0, 1.08 * most or 1)
     axes.set_xlabel("rank")
     axes.grid(axis="y", color=GREY, alpha=0.3, linewidth=0.5)
@@ -79,5 +81,7 @@ def _scales(axes: Axes, ranks: int, most: float) -> None:
 
 def _title(rows: list[dict[str, Any]]) -> str:
     off = [rank for rank, row in enumerate(rows) if not on_plan(row)]
-    met = f"ranks {', '.join(map(str, off[:8]))} differ from the plan" if off else "every rank sent what the plan says, in every step"
+    met = "every rank sent what the plan says, in every step"
+    if off:
+        met = f"ranks {', '.join(map(str, off[:8]))} differ from the plan"
     return f"Bytes sent in a step by each rank\n{met}"

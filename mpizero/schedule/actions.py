@@ -1,39 +1,54 @@
-"""The actions of which every training step consists: intent only. Who acts on them stands elsewhere.
+"""The actions of which every training step consists: intent only. `effects` defines what each means; who acts on them
+stands elsewhere.
 
-A *unit* is what is gathered (a FlatParameter), a *stage* what is computed; both are named by index. An action costs:
+A *unit* is what is gathered (a FlatParameter), a *segment* what is computed; both are named by index. An action costs:
 
     action                     memory on the rank                          sent by the rank, n = size of the group
-    Unshard(unit)              + unsharded_param                           (n-1)/n of the unit, all-gather in the shard group
-    Reshard(unit)              - unsharded_param
-    Forward(stage, mb)         + activations
-    Backward(stage, mb)        + unsharded_grad of its units, - activations
-    ReduceScatterGrad(unit)    + grad (a shard), - unsharded_grad          (n-1)/n, reduce-scatter in the shard group
-    AllReduceGrad(unit, axis)  unsharded_grad becomes grad (whole)         2(n-1)/n, all-reduce along the axis
-    AllReduceShard(unit)                                                   2(n-1)/n of the shard, all-reduce across replicas
-    OptimStep(unit)            + grad_fp32 of one block, for its time
-    AllGatherParam(unit)                                                   (n-1)/n, all-gather in the shard group
-    FreeGrad(unit)             - grad
+    LoadBatch(mb)              + inputs and targets
+    Unshard(unit)              + whole parameters                          (n-1)/n of the unit, all-gather
+    Reshard(unit)              - whole parameters
+    Forward(segment, mb)       + activations
+    Loss(mb)                   + what its backward needs
+    LossBackward(mb)           + gradient of the last output, - what Loss kept
+    Backward(segment, mb)      + whole gradient of its units, - activations
+    ReduceScatterGrad(unit)    + reduced gradient (a shard), - whole one   (n-1)/n, reduce-scatter
+    AllReduceGrad(unit, axis)  whole gradient becomes the reduced one      2(n-1)/n, all-reduce
+    AllReduceShard(unit)                                                   2(n-1)/n of the shard, all-reduce
+    OptimStep(unit)            + float32 gradient of one block, meanwhile
+    AllGatherParam(unit)                                                   (n-1)/n, all-gather
+    FreeGrad(unit)             - reduced gradient
+
+A collective runs along one axis of the mesh, named where it is not the usual one.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from enum import Enum
+from dataclasses import dataclass, fields
+
+from mpizero.layout.mesh import Axis
 
 
-class Axis(Enum):
-    """The two axes of the mesh."""
+class UnknownAction(TypeError):
+    """A reader met an action that it does not know. Nothing is skipped in silence."""
 
-    REPLICATE = "replicate"
-    SHARD = "shard"
+    def __init__(self, action: object):
+        super().__init__(f"{action!r} is no action of mpizero.schedule.actions")
 
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """A mark: what follows belongs to this part of the step (forward, backward, reduce, update, zero_grad, evaluate)."""
+    """A mark: what follows belongs to this part of the step (forward, backward, reduce, update, zero_grad,
+    evaluate)."""
 
     name: str
     mb: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class LoadBatch:
+    """Bring inputs and targets of the microbatch to the device."""
+
+    mb: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +56,7 @@ class Unshard:
     """Gather the whole parameters of the unit from the shards."""
 
     unit: int
+    axis: Axis = Axis.SHARD
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,26 +68,44 @@ class Reshard:
 
 @dataclass(frozen=True, slots=True)
 class Forward:
-    """Compute the stage; keep what its backward needs if `save`."""
+    """Compute the segment; keep what its backward needs if `save`. Its input is gone afterwards, unless backward needs
+    it."""
 
-    stage: int
+    segment: int
     mb: int
     save: bool = True
 
 
 @dataclass(frozen=True, slots=True)
-class Backward:
-    """Compute the gradients of the stage, adding to what its units have from later stages or earlier microbatches."""
+class Loss:
+    """Compute the loss of the last segment's output; keep what its backward needs if `save`."""
 
-    stage: int
+    mb: int
+    save: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class LossBackward:
+    """Compute the gradient of the last segment's output."""
+
+    mb: int
+
+
+@dataclass(frozen=True, slots=True)
+class Backward:
+    """Compute the gradients of the segment, adding to what its units have from later segments or earlier
+    microbatches."""
+
+    segment: int
     mb: int
 
 
 @dataclass(frozen=True, slots=True)
 class ReduceScatterGrad:
-    """Sum the whole gradient over the shard group; this rank's shard of the sum is added to its reduced gradient."""
+    """Sum the whole gradient along the axis; this rank's shard of the sum is added to its reduced gradient."""
 
     unit: int
+    axis: Axis = Axis.SHARD
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,9 +118,10 @@ class AllReduceGrad:
 
 @dataclass(frozen=True, slots=True)
 class AllReduceShard:
-    """Sum this rank's shard of the reduced gradient across the replicas."""
+    """Sum this rank's shard of the reduced gradient along the axis."""
 
     unit: int
+    axis: Axis = Axis.REPLICATE
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,9 +133,10 @@ class OptimStep:
 
 @dataclass(frozen=True, slots=True)
 class AllGatherParam:
-    """Complete the kept whole parameters from the parts that each rank of the shard group updated."""
+    """Complete the kept whole parameters from the parts that each rank along the axis updated."""
 
     unit: int
+    axis: Axis = Axis.SHARD
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,18 +146,20 @@ class FreeGrad:
     unit: int
 
 
-Action = (Phase | Unshard | Reshard | Forward | Backward | ReduceScatterGrad | AllReduceGrad | AllReduceShard | OptimStep | AllGatherParam
-          | FreeGrad)
+Action = (Phase | LoadBatch | Unshard | Reshard | Forward | Loss | LossBackward | Backward | ReduceScatterGrad
+          | AllReduceGrad | AllReduceShard | OptimStep | AllGatherParam | FreeGrad)
 
 
 def show(action: Action) -> str:
-    """The action as a person writes it: `Unshard(2)`, `Backward(2, mb=0)`."""
-    match action:
-        case Phase(name, mb):
-            return f"-- {name} mb={mb}"
-        case Forward(stage, mb) | Backward(stage, mb):
-            return f"{type(action).__name__}({stage}, mb={mb})"
-        case AllReduceGrad(unit, axis):
-            return f"AllReduceGrad({unit}, {axis.value})"
-        case _:
-            return f"{type(action).__name__}({action.unit})"
+    """The action as a person writes it: `Unshard(2)`, `Backward(2, mb=0)`, `AllReduceGrad(1, replicate)`; defaults are
+    left out. UnknownAction if it is none of ours."""
+    if not isinstance(action, Action):
+        raise UnknownAction(action)
+    if isinstance(action, Phase):
+        return f"-- {action.name} mb={action.mb}"
+    words = []
+    for field in fields(action):
+        value = getattr(action, field.name)
+        if value != field.default:
+            words.append(str(value) if field.name in ("unit", "segment", "axis") else f"{field.name}={value}")
+    return f"{type(action).__name__}({', '.join(words)})"

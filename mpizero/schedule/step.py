@@ -1,29 +1,35 @@
-"""The parts of a step put together: one generator for all strategies."""
+"""How the parts of a step follow each other: one generator for all strategies."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from mpizero.layout.units import StageUse
-from mpizero.schedule.actions import Action, FreeGrad, Phase
+from mpizero.layout.wrapping import SegmentUse
+from mpizero.schedule.actions import Action, FreeGrad, LoadBatch, Loss, LossBackward, Phase
 from mpizero.schedule.strategies import Microbatch, Strategy
 
 
-def accumulate(strategy: Strategy, stages: Sequence[StageUse], units: int, microbatches: int, no_sync: bool = False) -> Iterator[Action]:
+def accumulate(strategy: Strategy, segments: Sequence[SegmentUse], units: int, microbatches: int,
+               no_sync: bool = False) -> Iterator[Action]:
     """Forward, backward and reduction of all microbatches of a step.
 
-    no_sync: reduce once, after the last microbatch: 1/microbatches of the gradient traffic for whole gradients in memory.
+    no_sync: reduce once, after the last microbatch: 1/microbatches of the gradient traffic for whole gradients in
+    memory.
     """
     for i in range(microbatches):
         last = i == microbatches - 1
         mb = Microbatch(i, sync=last or not no_sync, last=last)
         yield Phase("forward", i)
-        for stage in stages:
-            yield from strategy.forward(stage, mb)
+        yield LoadBatch(i)
+        for segment in segments:
+            yield from strategy.forward(segment, mb)
+        yield Loss(i)
         yield Phase("backward", i)
-        for stage in reversed(stages):
-            yield from strategy.backward(stage, mb)
-        yield Phase("reduce", i)  # backward is over: where bytes "after backward" are counted, also of stages that have reduced already
+        yield LossBackward(i)
+        for segment in reversed(segments):
+            yield from strategy.backward(segment, mb)
+        # backward is over: where bytes "after backward" are counted, also where it has reduced already
+        yield Phase("reduce", i)
         if mb.sync:
             for unit in reversed(range(units)):
                 yield from strategy.reduce(unit, mb)
@@ -43,8 +49,10 @@ def zero_grad(units: int) -> Iterator[Action]:
         yield FreeGrad(unit)
 
 
-def evaluate(strategy: Strategy, stages: Sequence[StageUse]) -> Iterator[Action]:
+def evaluate(strategy: Strategy, segments: Sequence[SegmentUse]) -> Iterator[Action]:
     """Forward of one batch. The actions still say `save`; the pass `without_saving` turns it off."""
     yield Phase("evaluate")
-    for stage in stages:
-        yield from strategy.forward(stage, Microbatch(0, sync=False, last=False))
+    yield LoadBatch(0)
+    for segment in segments:
+        yield from strategy.forward(segment, Microbatch(0, sync=False, last=False))
+    yield Loss(0)

@@ -1,7 +1,8 @@
 """Every way to share the work and the state, as data: what is kept, when something is sent, when it is freed.
 
-Read them one under the other. With a mesh of R replicas of a shard group of F ranks (R = 1: full sharding) the group that
-each action means follows from the action. psi: parameters; N: ranks; volumes in elements a rank sends times N/(N-1).
+Read them one under the other. With a mesh of R replicas of a shard group of F ranks (R = 1: full sharding) the group
+that each action means follows from the action. psi: parameters; N: ranks; volumes in elements a rank sends times
+N/(N-1).
 """
 
 from __future__ import annotations
@@ -11,14 +12,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
+from mpizero.layout.mesh import Axis
 from mpizero.layout.placement import REPLICATED, SHARDED, Placement
-from mpizero.layout.units import StageUse
+from mpizero.layout.wrapping import SegmentUse
 from mpizero.schedule.actions import (
     Action,
     AllGatherParam,
     AllReduceGrad,
     AllReduceShard,
-    Axis,
     Backward,
     Forward,
     OptimStep,
@@ -40,18 +41,20 @@ class Microbatch:
 
 
 class Strategy(ABC):
-    """Yields the actions of each part of a step; `schedule.step` puts the parts together."""
+    """Yields the actions of each part of a step; `schedule.step` puts the parts in order."""
 
-    placement: ClassVar[Placement]  # grads: as they are when backward ends; the reduction after it (stage 1) makes them shards
-    volume: ClassVar[int]  # psi that a rank sends in a step of one microbatch, times (N-1)/N: ZeRO sec. 7; see planner.formula_sent
-
-    @abstractmethod
-    def forward(self, stage: StageUse, mb: Microbatch) -> Actions:
-        """Forward of one stage."""
+    # grads: as they are when backward ends; the reduction after it (stage 1) makes them shards
+    placement: ClassVar[Placement]
+    # psi that a rank sends in a step of one microbatch, times (N-1)/N: ZeRO, sec. 7; see planner.formula_sent
+    volume: ClassVar[int]
 
     @abstractmethod
-    def backward(self, stage: StageUse, mb: Microbatch) -> Actions:
-        """Backward of one stage; stages come in reverse."""
+    def forward(self, segment: SegmentUse, mb: Microbatch) -> Actions:
+        """Forward of one segment."""
+
+    @abstractmethod
+    def backward(self, segment: SegmentUse, mb: Microbatch) -> Actions:
+        """Backward of one segment; segments come in reverse."""
 
     @abstractmethod
     def reduce(self, unit: int, mb: Microbatch) -> Actions:
@@ -68,13 +71,13 @@ class DataParallel(Strategy):
     placement = Placement(params=REPLICATED, grads=REPLICATED, optim=REPLICATED)
     volume = 2
 
-    def forward(self, stage: StageUse, mb: Microbatch) -> Actions:
-        yield Forward(stage.index, mb.index)
+    def forward(self, segment: SegmentUse, mb: Microbatch) -> Actions:
+        yield Forward(segment.index, mb.index)
 
-    def backward(self, stage: StageUse, mb: Microbatch) -> Actions:
-        yield Backward(stage.index, mb.index)
+    def backward(self, segment: SegmentUse, mb: Microbatch) -> Actions:
+        yield Backward(segment.index, mb.index)
         if mb.sync:
-            for unit in stage.completes:
+            for unit in segment.completes:
                 yield AllReduceGrad(unit, Axis.REPLICATE)
 
     def reduce(self, unit: int, mb: Microbatch) -> Actions:
@@ -90,11 +93,12 @@ class Zero1(Strategy):
     placement = Placement(params=REPLICATED, grads=REPLICATED, optim=SHARDED)
     volume = 2
 
-    def forward(self, stage: StageUse, mb: Microbatch) -> Actions:
-        yield Forward(stage.index, mb.index)
+    def forward(self, segment: SegmentUse, mb: Microbatch) -> Actions:
+        yield Forward(segment.index, mb.index)
 
-    def backward(self, stage: StageUse, mb: Microbatch) -> Actions:
-        yield Backward(stage.index, mb.index)  # the whole gradient lives until backward is over: stage 2 differs in this alone
+    def backward(self, segment: SegmentUse, mb: Microbatch) -> Actions:
+        # the whole gradient lives until backward is over: stage 2 differs in this alone
+        yield Backward(segment.index, mb.index)
 
     def reduce(self, unit: int, mb: Microbatch) -> Actions:
         yield ReduceScatterGrad(unit)
@@ -107,16 +111,17 @@ class Zero1(Strategy):
 
 
 class Zero1AllReduce(Strategy):
-    """P_os as lectures draw it: all-reduce, of which each rank uses its shard alone. Bytes as Zero1, but one step sends 3 psi."""
+    """P_os as lectures draw it: all-reduce, of which each rank uses its shard alone. Bytes as Zero1, but one step sends
+    3 psi."""
 
     placement = Placement(params=REPLICATED, grads=REPLICATED, optim=SHARDED)
     volume = 3
 
-    def forward(self, stage: StageUse, mb: Microbatch) -> Actions:
-        yield Forward(stage.index, mb.index)
+    def forward(self, segment: SegmentUse, mb: Microbatch) -> Actions:
+        yield Forward(segment.index, mb.index)
 
-    def backward(self, stage: StageUse, mb: Microbatch) -> Actions:
-        yield Backward(stage.index, mb.index)
+    def backward(self, segment: SegmentUse, mb: Microbatch) -> Actions:
+        yield Backward(segment.index, mb.index)
 
     def reduce(self, unit: int, mb: Microbatch) -> Actions:
         yield AllReduceGrad(unit, Axis.SHARD)
@@ -134,13 +139,13 @@ class Zero2(Strategy):
     placement = Placement(params=REPLICATED, grads=SHARDED, optim=SHARDED)
     volume = 2
 
-    def forward(self, stage: StageUse, mb: Microbatch) -> Actions:
-        yield Forward(stage.index, mb.index)
+    def forward(self, segment: SegmentUse, mb: Microbatch) -> Actions:
+        yield Forward(segment.index, mb.index)
 
-    def backward(self, stage: StageUse, mb: Microbatch) -> Actions:
-        yield Backward(stage.index, mb.index)
+    def backward(self, segment: SegmentUse, mb: Microbatch) -> Actions:
+        yield Backward(segment.index, mb.index)
         if mb.sync:
-            for unit in stage.completes:
+            for unit in segment.completes:
                 yield ReduceScatterGrad(unit)  # the whole gradient is freed here
                 if mb.last:
                     yield AllReduceShard(unit)
@@ -162,21 +167,21 @@ class Zero3(Strategy):
     placement = Placement(params=SHARDED, grads=SHARDED, optim=SHARDED)
     volume = 3
 
-    def forward(self, stage: StageUse, mb: Microbatch) -> Actions:
-        for unit in stage.units:
+    def forward(self, segment: SegmentUse, mb: Microbatch) -> Actions:
+        for unit in segment.units:
             yield Unshard(unit)
-        yield Forward(stage.index, mb.index)
-        for unit in stage.units:
+        yield Forward(segment.index, mb.index)
+        for unit in segment.units:
             yield Reshard(unit)
 
-    def backward(self, stage: StageUse, mb: Microbatch) -> Actions:
-        for unit in stage.units:
+    def backward(self, segment: SegmentUse, mb: Microbatch) -> Actions:
+        for unit in segment.units:
             yield Unshard(unit)
-        yield Backward(stage.index, mb.index)
-        for unit in stage.units:
-            yield Reshard(unit)  # before the shard of the gradient is made, so the two are not alive together
+        yield Backward(segment.index, mb.index)
+        for unit in segment.units:
+            yield Reshard(unit)  # before the shard of the gradient is made, so the two never live at one time
         if mb.sync:
-            for unit in stage.completes:
+            for unit in segment.completes:
                 yield ReduceScatterGrad(unit)
                 if mb.last:
                     yield AllReduceShard(unit)
@@ -188,4 +193,5 @@ class Zero3(Strategy):
         yield OptimStep(unit)  # nobody keeps whole parameters: the next forward gathers them
 
 
-STRATEGIES: dict[str, Strategy] = {"0": DataParallel(), "1": Zero1(), "1-allreduce": Zero1AllReduce(), "2": Zero2(), "3": Zero3()}
+STRATEGIES: dict[str, Strategy] = {"0": DataParallel(), "1": Zero1(), "1-allreduce": Zero1AllReduce(), "2": Zero2(),
+                                   "3": Zero3()}

@@ -12,7 +12,8 @@ def train(task, steps, batch, lr, widths=(32, 96, 96, 96, 96, 16)):
     rng = np.random.default_rng(0)
     pairs = list(pairwise(widths))
     gains = [6] * (len(pairs) - 1) + [1]  # uniform He initialisation before a ReLU
-    params = [(rng.uniform(-1, 1, pair) * np.sqrt(gain / pair[0])).astype(np.float32) for pair, gain in zip(pairs, gains, strict=True)]
+    params = [(rng.uniform(-1, 1, pair) * np.sqrt(gain / pair[0])).astype(np.float32)
+              for pair, gain in zip(pairs, gains, strict=True)]
     params += [np.zeros(n, np.float32) for n in widths[1:]]
     moments = [[np.zeros_like(p), np.zeros_like(p)] for p in params]
     losses = []

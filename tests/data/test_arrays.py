@@ -149,16 +149,17 @@ def test_a_plain_array_and_other_paths(path, tmp_path):
     with pytest.raises(DataError, match=r"text\.txt is not a \.npz file"):
         load("mlp", tmp_path / "text.txt", seed=0)
     for model in ("mlp", "gpt"):  # not the current folder
-        with pytest.raises(DataError, match="--data is empty"):
+        with pytest.raises(DataError, match="`data` is empty"):
             load(model, "", seed=0)
-    with pytest.raises(ConfigError, match="--model"):
+    with pytest.raises(ConfigError, match="`model`"):
         load("cnn", None, seed=0)
 
 
 def test_load(path):
     stored(path, inputs=32, classes=16)
     data = load("mlp", path, seed=5)
-    assert isinstance(data, ArrayData) and data.seed == 5 and "23" not in data.describe() and "21 rows" in data.describe()
+    assert isinstance(data, ArrayData) and data.seed == 5
+    assert "23" not in data.describe() and "21 rows" in data.describe()
 
 
 def test_any_memory_order(tmp_path):
@@ -182,7 +183,8 @@ def test_members_that_are_no_arrays(tmp_path):
         archive.writestr("x.npy", b"no magic")
         archive.writestr("y.npy", b"no magic")
     with zipfile.ZipFile(tmp_path / "huge.npz", "w") as archive:
-        header = b"{'descr': '<f4', 'fortran_order': False, 'shape': (10000000000000000000000, 32), }".ljust(117) + b"\n"
+        header = b"{'descr': '<f4', 'fortran_order': False, 'shape': (10000000000000000000000, 32), }"
+        header = header.ljust(117) + b"\n"
         archive.writestr("x.npy", b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header)
         archive.writestr("y.npy", b"no magic")
     for name in ("raw", "huge"):

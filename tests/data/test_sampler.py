@@ -11,18 +11,18 @@ sizes = st.integers(1, 6)
 
 @given(st.integers(0, 50), sizes, sizes, sizes)
 def test_a_step_covers_its_samples_once(step, world_size, batch_size, accumulation):
-    parts = [global_samples(step, mb, rank, world_size=world_size, batch_size=batch_size, accumulation=accumulation)
-             for mb in range(accumulation) for rank in range(world_size)]
     total = world_size * batch_size * accumulation
+    parts = [global_samples(step * total, mb, rank, world_size=world_size, batch_size=batch_size)
+             for mb in range(accumulation) for rank in range(world_size)]
     assert all(part.dtype == np.int64 and part.shape == (batch_size,) for part in parts)
     assert np.concatenate(parts).tolist() == list(range(step * total, (step + 1) * total))
 
 
 @given(st.integers(0, 50), st.integers(0, 5), sizes, sizes)
 def test_data_of_a_microbatch_depends_on_the_global_batch_only(step, microbatch, world_size, batch_size):
-    many = [global_samples(step, microbatch, rank, world_size=world_size, batch_size=batch_size, accumulation=6)
+    many = [global_samples(step, microbatch, rank, world_size=world_size, batch_size=batch_size)
             for rank in range(world_size)]
-    one = global_samples(step, microbatch, 0, world_size=1, batch_size=world_size * batch_size, accumulation=6)
+    one = global_samples(step, microbatch, 0, world_size=1, batch_size=world_size * batch_size)
     assert np.concatenate(many).tolist() == one.tolist()
 
 

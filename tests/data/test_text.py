@@ -48,7 +48,8 @@ def test_windows_are_shifted_by_one_and_stay_in_their_split(size, context, first
         positions = starts.starts(np.arange(starts.count))
         windows = where[positions[:, None] + np.arange(context + 1)]
         assert inside[windows].all() and np.unique(positions).size == starts.count
-        assert positions.tolist() == [a for a in range(size - context) if inside[a : a + context + 1].all()]  # all such windows
+        all_such = [a for a in range(size - context) if inside[a : a + context + 1].all()]
+        assert positions.tolist() == all_such
     for x, y in (text.train_batch(first + np.arange(5)), text.eval_batch(np.arange(text.eval_size))):
         assert x.dtype == y.dtype == np.int64 and x.shape == y.shape and x.shape[1] == context
         assert ((x + 1) % 251 == y).all() and (x[:, 1:] == y[:, :-1]).all()
@@ -104,12 +105,12 @@ def test_pads_have_no_target():
 
 @pytest.mark.parametrize("size", [1, 4, 5, 9])
 def test_text_shorter_than_two_windows(size):
-    with pytest.raises(DataError, match=rf"{size} bytes.*at least 10.*--context"):
+    with pytest.raises(DataError, match=rf"{size} bytes.*at least 10.*`context`"):
         Text(numbered(size), 4, seed=0)
     Text(numbered(10), 4, seed=0)
 
 
-# -- loading ------------------------------------------------------------------------------------------------------------
+# -- loading ----------------------------------------------------------------------------------------------------------
 
 
 def test_file_and_folder_are_bytes_in_order_of_path(tmp_path):
@@ -150,7 +151,7 @@ def test_fingerprint_sees_every_byte_and_the_size():
 ])  # fmt: skip
 def test_unusable_paths(tmp_path, make, says):
     make(tmp_path / "data")
-    with pytest.raises(DataError, match=f"data {says}.*give --data") as caught:
+    with pytest.raises(DataError, match=f"data {says}.*give `data`") as caught:
         load_text(tmp_path / "data")
     assert "\n" not in str(caught.value)
 

@@ -7,14 +7,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from mpizero.dist import Group
+from mpizero.comm import Group
 from mpizero.engine.config import TrainConfig
 from mpizero.engine.export import whole_state
 from mpizero.engine.job import Job, prepare
 from mpizero.engine.trainer import StepRecord, run_steps
 
 MLP = TrainConfig(model="mlp", hidden=10, steps=4, batch_size=3, dtype="float16")
-GPT = TrainConfig(model="gpt", layers=2, d_model=8, heads=2, context=6, steps=3, batch_size=2, dtype="float32", data=argparse.__file__)
+GPT = TrainConfig(model="gpt", layers=2, d_model=8, heads=2, context=6, steps=3, batch_size=2, dtype="float32",
+                  data=argparse.__file__)
 
 
 @dataclass(frozen=True)
@@ -31,7 +32,8 @@ class Outcome:
 
 def outcome(job: Job, records: list[StepRecord]) -> Outcome:
     """Collective over the job's ranks."""
-    states = {name: b"".join(whole_state(unit, name).tobytes() for unit in job.executor.units) for name in ("master", "exp_avg", "exp_avg_sq")}
+    units = job.state.units
+    states = {name: b"".join(whole_state(unit, name).tobytes() for unit in units) for name in units[0].states}
     return Outcome([record.loss for record in records], [record.grad_norm for record in records], states)
 
 

@@ -1,4 +1,5 @@
-"""Passes change when parameters are gathered: no bit of the result, and bytes and traffic stay as planned, on every number of ranks."""
+"""Passes change when parameters are gathered: no bit of the result, and bytes and traffic stay as planned, on every
+number of ranks."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ from mpizero.engine.job import prepare
 from mpizero.engine.trainer import AGREEMENT_OPS, run_steps
 from mpizero.errors import ConfigError
 from tests.engine.runs import GPT, MLP, run
-from tests.engine.test_stages import follows_its_plan
+from tests.engine.plans import follows_its_plan
 
 MODES = [(1, False), (2, False), (2, True)]  # accumulation, no_sync
 OPTIONS = [{"backward_prefetch": 2, "forward_prefetch": 1, "keep_last_unit": True}, {"backward_prefetch": 1},
@@ -31,7 +32,7 @@ def test_same_bits_and_as_planned(group, config, accumulation, no_sync):
 
 
 @pytest.mark.parametrize("policy", [lambda name: "all", lambda name: name.split(".")[-1]], ids=["one unit", "by kind"])
-def test_units_that_cut_across_stages(group, policy):
+def test_units_that_cut_across_segments(group, policy):
     plain = replace(MLP, stage="3", steps=2)
     expected = run(plain, group, policy=policy)[1]
     for options in OPTIONS:
@@ -41,7 +42,8 @@ def test_units_that_cut_across_stages(group, policy):
 
 
 def test_golden_peaks_and_traffic(group):
-    """The five-layer MLP, by hand. Depth 1: the peak is the backward of unit 2, now beside the whole parameters of unit 1."""
+    """The five-layer MLP, by hand. Depth 1: the peak is the backward of unit 2, now beside the whole parameters of
+    unit 1."""
     golden = replace(MLP, stage="3", hidden=96, batch_size=16, steps=1)
     size, psi, last = group.size, 32_656, 1552
     for options, gathers, ahead in (({}, 2 * psi, 0), ({"backward_prefetch": 1}, 2 * psi, 9312),
@@ -64,8 +66,10 @@ def test_other_stages_gather_nothing_and_stay_as_they_are(group, stage):
     assert plain.lists == ahead.lists
 
 
-@pytest.mark.parametrize("wrong, words", [({"backward_prefetch": -1}, "--backward-prefetch -1 is impossible: it must be at least 0"),
-                                          ({"limit_all_gathers": 0}, "--limit-all-gathers 0 is impossible: it must be at least 1")])
+@pytest.mark.parametrize("wrong, words", [
+    ({"backward_prefetch": -1}, "`backward_prefetch` -1 is impossible: it must be at least 0"),
+    ({"limit_all_gathers": 0}, "`limit_all_gathers` 0 is impossible: it must be at least 1"),
+])
 def test_impossible_depths(wrong, words):
     with pytest.raises(ConfigError, match=words):
-        TrainConfig(stage="3", **wrong).check()
+        TrainConfig(stage="3", **wrong).resolved()

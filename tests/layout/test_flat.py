@@ -31,7 +31,7 @@ def test_shards_divide_the_buffer(numel, count, groups):
 
 
 def test_fsdp_paper_figure_3():
-    """nn.Linear 4x3 on 16 ranks: 15 elements, pad 1, one element each, the last rank holds the pad alone (arXiv:2304.11277, fig. 3)."""
+    """arXiv:2304.11277, fig. 3: nn.Linear 4x3 on 16 ranks is 15 elements and a pad, which the last rank holds alone."""
     layout = flatten("linear", [ParamSpec("weight", (4, 3)), ParamSpec("bias", (3,))], 16)
     assert (layout.numel, layout.padded_numel, layout.shard_numel(16)) == (15, 16, 1)
     assert layout.shard(15, 16) == slice(15, 16)

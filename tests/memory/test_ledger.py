@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from mpizero.errors import OutOfDeviceMemory
-from mpizero.memory import ACTIVATION, GRAD, PARAM, UNSHARDED_GRAD, WORKSPACE, Ledger
+from mpizero.memory.kinds import ACTIVATION, GRAD, PARAM, UNSHARDED_GRAD, WORKSPACE
+from mpizero.memory.ledger import Ledger
 
 
 def test_a_buffer_lives_as_long_as_any_view_of_it():
@@ -62,7 +63,8 @@ def test_capacity_is_exact_and_the_error_tells_what_is_live():
     held = ledger.empty(50, np.float16, PARAM)
     with pytest.raises(OutOfDeviceMemory) as error:
         ledger.empty(1, np.float16, GRAD)
-    assert all(words in str(error.value) for words in ("Backward(3, mb=0)", "2 bytes of grad", "100 of 100 bytes", "param", "h.3", "--stage"))
+    assert all(words in str(error.value) for words in ("Backward(3, mb=0)", "2 bytes of grad", "100 of 100 bytes",
+                                                       "param", "h.3", "`stage`"))
     assert ledger.live_bytes == 100
     del held
     assert ledger.empty(50, np.float16, GRAD).nbytes == 100

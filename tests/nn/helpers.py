@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from mpizero.memory import Uncounted
+from mpizero.memory.ledger import Uncounted
 from mpizero.nn.functional import cross_entropy, cross_entropy_backward
-from mpizero.nn.gradients import Gradients
+from mpizero.nn.ops.gradients import Gradients
 
 MEM = Uncounted()
 
-# float64: with step h = 1e-5 the truncation error is h^2 f'''/6 = 2e-11 f''', the rounding error 1e-16 f / h = 1e-11 f; values here are
-# of order 1 to 100. A wrong term shows as an error of order 1e-2 or more.
+# float64: with step h = 1e-5 the truncation error is h^2 f'''/6 = 2e-11 f''', the rounding error 1e-16 f / h = 1e-11 f;
+# values here are of order 1 to 100. A wrong term shows as an error of order 1e-2 or more.
 STEP = 1e-5
 TOLERANCE = 1e-7
 
@@ -52,15 +52,15 @@ def parameters(model, dtype=np.float64, seed=1, noise=0.1):
 def forward(model, params, x, mem=MEM):
     """(y, contexts)."""
     contexts = []
-    for stage in model.stages:
-        x, context = stage.forward(params, x, mem)
+    for segment in model.segments:
+        x, context = segment.forward(params, x, mem)
         contexts.append(context)
     return x, contexts
 
 
 def backward(model, params, contexts, dy, grads, mem=MEM):
-    for stage in reversed(model.stages):
-        dy = stage.backward(params, contexts.pop(), dy, grads, mem)
+    for segment in reversed(model.segments):
+        dy = segment.backward(params, contexts.pop(), dy, grads, mem)
     return dy
 
 
@@ -71,7 +71,10 @@ def mean_loss(model, params, x, targets, mem=MEM):
 
 
 def loss_and_gradients(model, params, x, targets, mem=MEM, views=None, scale=1.0):
-    """Mean loss, and the gradients of scale * it as {name: array}; into `views` if given. Drops everything as early as the engine does."""
+    """Mean loss, and the gradients of scale * it as {name: array}; into `views` if given.
+
+    Drops everything as early as the engine does.
+    """
     y, contexts = forward(model, params, x, mem)
     total, count, context = cross_entropy(y, targets, mem)
     del y

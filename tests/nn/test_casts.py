@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from mpizero.memory import Uncounted
-from mpizero.nn import casts
-from mpizero.nn.casts import cast
+from mpizero.memory.ledger import Uncounted
+from mpizero.nn.ops import casts
+from mpizero.nn.ops.casts import cast
 
 MEM = Uncounted()
 HALVES = np.arange(65536, dtype=np.uint16).view(np.float16)
@@ -52,9 +52,8 @@ def test_round_at_every_boundary():
     assert_round(boundaries())
 
 
-@pytest.mark.parametrize(
-    "limit", [0x33800000, 0x38800000, 0x47800000, 0x7F800000, 2**32], ids=["tiny", "subnormal", "normal", "finite", "any"]
-)
+@pytest.mark.parametrize("limit", [0x33800000, 0x38800000, 0x47800000, 0x7F800000, 2**32],
+                         ids=["tiny", "subnormal", "normal", "finite", "any"])
 def test_round_random_bits(limit):
     bits = np.random.default_rng(limit).integers(0, limit, 300_000).astype(np.uint32)
     bits[::2] |= np.uint32(1 << 31)
@@ -78,7 +77,8 @@ def test_views_and_transposes(narrow):
     """Rows, columns and transposes of larger arrays, both ways; nothing beside the view is touched."""
     wide = np.float32 if narrow == np.float16 else np.float64
     base = np.random.default_rng(0).standard_normal((301, 200)).astype(narrow)
-    views = [lambda a: a[3:300, 5:190], lambda a: a.T, lambda a: a[7], lambda a: a[:, 7], lambda a: a.reshape(7, 43, 200).swapaxes(0, 1)]
+    views = [lambda a: a[3:300, 5:190], lambda a: a.T, lambda a: a[7], lambda a: a[:, 7],
+             lambda a: a.reshape(7, 43, 200).swapaxes(0, 1)]
     for view in views:
         for source_type, out_type in ((narrow, wide), (wide, narrow)):
             source, out = base.astype(source_type), np.full(base.shape, 77, out_type)

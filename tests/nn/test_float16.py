@@ -1,4 +1,7 @@
-"""16-bit parameters: each operator is the float32 computation, rounded once; NumPy's own 16-bit products are never called."""
+"""16-bit parameters: each operator is the float32 computation, rounded once.
+
+NumPy's own 16-bit products are never called.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ import pytest
 from mpizero.dtypes import numpy_dtype
 from mpizero.nn import functional as fn
 from mpizero.nn.gpt import GPTConfig, gpt
-from mpizero.nn.gradients import Gradients
+from mpizero.nn.ops.gradients import Gradients
 from mpizero.nn.mlp import mlp
 from tests.nn.helpers import MEM, loss_and_gradients, parameters
 
@@ -41,7 +44,8 @@ def float16_sink(dtype, **shapes):
 
 @pytest.mark.parametrize("n,k,m", [(7, 5, 3), (64, 96, 96), (512, 128, 384)])
 def test_linear(dtype, n, k, m):
-    x, w, b, residual, dy = (stored(dtype, *shape, seed=i) for i, shape in enumerate([(n, k), (k, m), (m,), (n, m), (n, m)]))
+    x, w, b, residual, dy = (stored(dtype, *shape, seed=i)
+                             for i, shape in enumerate([(n, k), (k, m), (m,), (n, m), (n, m)]))
     same(fn.linear(x, w, b, MEM), fn.linear(wide(x), wide(w), wide(b), MEM))
     same(fn.linear(x, w, b, MEM, residual), fn.linear(wide(x), wide(w), wide(b), MEM, wide(residual)))
     grads, narrow, full_grads, full = float16_sink(dtype, **{"l.weight": (k, m), "l.bias": (m,)})
@@ -51,14 +55,18 @@ def test_linear(dtype, n, k, m):
         if full_grads.written:  # the second addition starts from the rounded first one
             for name in full:
                 full[name][...] = wide(full[name].astype(dtype))
-        right = fn.linear_backward(wide(x), wide(dy), {name: wide(value) for name, value in params.items()}, "l", full_grads, MEM)
+        wide_params = {name: wide(value) for name, value in params.items()}
+        right = fn.linear_backward(wide(x), wide(dy), wide_params, "l", full_grads, MEM)
         same(dx, right)
         for name in narrow:
             same(narrow[name], full[name])
 
 
 def test_large_products_are_right_to_one_rounding(dtype):
-    """Tiles add up in another order than one call of BLAS: float32's rounding, 1e-6, may move a value over one 16-bit boundary."""
+    """Tiles add up in another order than one call of BLAS.
+
+    float32's rounding, 1e-6, may move a value over one 16-bit boundary.
+    """
     a, b = stored(dtype, 700, 1500), stored(dtype, 1500, 600, seed=1)
     out = np.empty((700, 600), dtype)
     fn.matmul(a, b, out, MEM)
@@ -69,16 +77,17 @@ def test_large_products_are_right_to_one_rounding(dtype):
 
 
 def test_relu(dtype):
-    x = stored(dtype, 9, 7)
+    x, dy = stored(dtype, 9, 7), stored(dtype, 9, 7, seed=1)
     y = fn.relu(x.copy())
     same(y, np.maximum(wide(x), 0))
-    same(fn.relu_backward(y, stored(dtype, 9, 7, seed=1), MEM), fn.relu_backward(wide(y), wide(stored(dtype, 9, 7, seed=1)), MEM))
+    same(fn.relu_backward(y, dy, MEM), fn.relu_backward(wide(y), wide(dy), MEM))
 
 
 def test_gelu(dtype):
     x, dy = stored(dtype, 300, 200, scale=2), stored(dtype, 300, 200, seed=1)
     same(fn.gelu(x, MEM), fn.gelu(wide(x), MEM))
-    for result, right in zip(fn.gelu_backward(x.copy(), dy.copy(), MEM), fn.gelu_backward(wide(x), wide(dy), MEM), strict=True):
+    for result, right in zip(fn.gelu_backward(x.copy(), dy.copy(), MEM), fn.gelu_backward(wide(x), wide(dy), MEM),
+                             strict=True):
         same(result, right)
 
 
@@ -95,7 +104,8 @@ def test_layer_norm(dtype, residual):
     grads, narrow, full_grads, full = float16_sink(dtype, w=(96,), b=(96,))
     add = stored(dtype, 700, 96, seed=8) if residual else None
     dx = fn.layer_norm_backward(x, stats, dy, w, ("w", "b"), grads, MEM, add)
-    same(dx, fn.layer_norm_backward(wide(x), stats, wide(dy), wide(w), ("w", "b"), full_grads, MEM, wide(add) if residual else None))
+    same(dx, fn.layer_norm_backward(wide(x), stats, wide(dy), wide(w), ("w", "b"), full_grads, MEM,
+                                    wide(add) if residual else None))
     for name in narrow:
         same(narrow[name], full[name])
 
@@ -106,13 +116,14 @@ def test_attention(dtype):
     right, right_lse = fn.attention(wide(qkv), 4, MEM)
     same(y, right)
     assert lse.dtype == np.float32 and np.array_equal(lse, right_lse)
-    same(fn.attention_backward(qkv, y, lse, dy, 4, MEM), fn.attention_backward(wide(qkv), wide(y), lse, wide(dy), 4, MEM))
+    same(fn.attention_backward(qkv, y, lse, dy, 4, MEM),
+         fn.attention_backward(wide(qkv), wide(y), lse, wide(dy), 4, MEM))
 
 
 @pytest.mark.parametrize("block", [65536, 100], ids=["one block", "many blocks"])
 def test_embedding(dtype, block, monkeypatch):
     """A token's gradient is rounded once, however its rows fall into blocks."""
-    monkeypatch.setattr("mpizero.nn.blocks.BLOCK", block)
+    monkeypatch.setattr("mpizero.nn.ops.blocks.BLOCK", block)
     tokens = np.random.default_rng(0).integers(0, 9, (40, 33))
     wte, wpe, dy = stored(dtype, 9, 24), stored(dtype, 33, 24, seed=1), stored(dtype, 40, 33, 24, seed=2)
     same(fn.embedding(tokens, wte, wpe, MEM), fn.embedding(tokens, wide(wte), wide(wpe), MEM))
@@ -128,7 +139,8 @@ def test_cross_entropy(dtype):
     total, count, context = fn.cross_entropy(logits, targets, MEM)
     right, right_count, right_context = fn.cross_entropy(wide(logits), targets, MEM)
     assert (total, count) == (right, right_count)
-    same(fn.cross_entropy_backward(context, 65536 / count, MEM), fn.cross_entropy_backward(right_context, 65536 / count, MEM))
+    same(fn.cross_entropy_backward(context, 65536 / count, MEM),
+         fn.cross_entropy_backward(right_context, 65536 / count, MEM))
 
 
 def test_gradient_overflow_is_inf_without_a_warning():
@@ -139,7 +151,10 @@ def test_gradient_overflow_is_inf_without_a_warning():
 
 
 def test_numpy_never_multiplies_16_bit_matrices(dtype, monkeypatch):
-    """np.matmul, np.dot and np.einsum see float32 and float64 only; the operator @ has a hook of its own in test_no_hidden_products."""
+    """np.matmul, np.dot and np.einsum see float32 and float64 only.
+
+    The operator @ has a hook of its own in test_no_hidden_products.
+    """
     seen = set()
 
     def watch(name):
@@ -181,7 +196,10 @@ class WatchedMemory:
 
 
 def test_no_hidden_products(dtype):
-    """Every ufunc on every array of ours, operators included: no product in 16 bits, and none of NumPy's slow 16-bit arithmetic."""
+    """Every ufunc on every array of ours, operators included.
+
+    No product in 16 bits, and none of NumPy's slow 16-bit arithmetic.
+    """
     Watched.calls.clear()
     config = GPTConfig(layers=1, d_model=12, heads=2, context=8, vocab=11)
     tokens = np.random.default_rng(0).integers(0, 11, (3, 8))
@@ -198,7 +216,8 @@ def test_gpt_stays_near_float32(dtype, config):
     x, targets = rng.integers(0, 19, (4, 12)), rng.integers(0, 19, (4, 12))
     params = parameters(model, dtype)
     loss, views = loss_and_gradients(model, params, x, targets, scale=1024.0)
-    right, full = loss_and_gradients(model, {name: wide(value) for name, value in params.items()}, x, targets, scale=1024.0)
+    wide_params = {name: wide(value) for name, value in params.items()}
+    right, full = loss_and_gradients(model, wide_params, x, targets, scale=1024.0)
     step = 2.0**-11 if dtype == np.float16 else 2.0**-8
     assert loss == pytest.approx(right, rel=4 * step)
     for name in views:

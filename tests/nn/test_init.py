@@ -23,7 +23,7 @@ def test_a_value_depends_on_seed_and_name_only():
     assert not np.array_equal(mlp().initial("layers.2.weight", 5), mlp().initial("layers.2.weight", 6))
     # the same name in models of other depth or width: the same stream
     assert np.array_equal(mlp(layers=4).initial("layers.1.weight", 5), mlp(layers=9).initial("layers.1.weight", 5))
-    narrow, wide = gpt(GPTConfig(vocab=100)).initial("wte.weight", 5), gpt(GPTConfig(vocab=200)).initial("wte.weight", 5)
+    narrow, wide = (gpt(GPTConfig(vocab=vocab)).initial("wte.weight", 5) for vocab in (100, 200))
     assert np.array_equal(narrow, wide[:100])
 
 
@@ -41,13 +41,18 @@ def test_shapes_and_types(model):
 
 
 def test_gpt2_scales():
-    """Radford et al. 2019, sec. 2.3, and OpenAI's code: 0.02, residual projections / sqrt(2 layers), biases 0, norms 1."""
+    """Radford et al. 2019, sec. 2.3, and OpenAI's code.
+
+    0.02, residual projections / sqrt(2 layers), biases 0, norms 1.
+    """
     model = gpt(GPTConfig(layers=8))
-    for name, std in {"wte.weight": 0.02, "wpe.weight": 0.02, "h.3.attn.c_attn.weight": 0.02, "h.3.mlp.c_fc.weight": 0.02,
-                      "h.3.attn.c_proj.weight": 0.005, "h.7.mlp.c_proj.weight": 0.005}.items():  # fmt: skip
+    for name, std in {"wte.weight": 0.02, "wpe.weight": 0.02, "h.3.attn.c_attn.weight": 0.02,
+                      "h.3.mlp.c_fc.weight": 0.02, "h.3.attn.c_proj.weight": 0.005,
+                      "h.7.mlp.c_proj.weight": 0.005}.items():  # fmt: skip
         value = model.initial(name, 1)
         # the standard error of a standard deviation of n values is std / sqrt(2 n): five of them
-        assert value.std() == pytest.approx(std, rel=5 / np.sqrt(2 * value.size)) and abs(value.mean()) < 5 * std / np.sqrt(value.size)
+        assert value.std() == pytest.approx(std, rel=5 / np.sqrt(2 * value.size))
+        assert abs(value.mean()) < 5 * std / np.sqrt(value.size)
     assert not model.initial("h.0.attn.c_proj.bias", 1).any() and not model.initial("h.0.ln_1.bias", 1).any()
     assert (model.initial("h.0.ln_2.weight", 1) == 1).all() and (model.initial("ln_f.weight", 1) == 1).all()
 

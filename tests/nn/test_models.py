@@ -1,4 +1,7 @@
-"""Whole models: central differences, GPT-2 against a plain reference, ties, causality, ignored targets, placement of parameters."""
+"""Whole models.
+
+Central differences, GPT-2 against a plain reference, ties, causality, ignored targets, placement of parameters.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +9,13 @@ import numpy as np
 import pytest
 
 from mpizero.errors import ConfigError
-from mpizero.memory import Ledger
+from mpizero.layout.models import MLPSizes, gpt_spec, mlp_spec
+from mpizero.memory.ledger import Ledger
 from mpizero.nn.functional import cross_entropy, cross_entropy_backward
 from mpizero.nn.gpt import GPTConfig, gpt
-from mpizero.nn.gradients import Gradients
+from mpizero.nn.ops.gradients import Gradients
 from mpizero.nn.mlp import mlp
+from mpizero.nn.model import Model
 from tests.nn.helpers import (
     MEM,
     assert_gradient,
@@ -33,57 +38,25 @@ def text(config, batch=3, tokens=None, seed=0):
     return rng.integers(0, config.vocab, shape), targets
 
 
-# -- shapes -----------------------------------------------------------------------------------------------------------
+# -- what it is made of -----------------------------------------------------------------------------------------------
 
 
-def test_mlp_sizes():
-    """psi 32,656, units [3168, 9312, 9312, 9312, 1552]."""
-    model = mlp()
-    sizes = {param.name: param.numel for param in model.spec.params}
-    assert model.spec.psi == 32656
-    assert [sum(sizes[name] for name in stage.params) for stage in model.spec.stages] == [3168, 9312, 9312, 9312, 1552]
-    assert [stage.name for stage in model.stages] == [f"layers.{i}" for i in range(5)]
-    assert [param.name for param in model.spec.params[:2]] == ["layers.0.weight", "layers.0.bias"]
+@pytest.mark.parametrize("model,spec", [(mlp(), mlp_spec()), (mlp(5, 1, 4, 3), mlp_spec(MLPSizes(5, 1, 4, 3))),
+                                        (gpt(SMALL), gpt_spec(SMALL)), (gpt(UNTIED), gpt_spec(UNTIED))],
+                         ids=["mlp", "one linear", "tied", "untied"])
+def test_a_model_is_its_spec(model, spec):
+    """Names and shapes are those of layout.models, and each of its segments is computed."""
+    assert (model.spec.params, model.spec.segments) == (spec.params, spec.segments)
+    assert len(model.segments) == len(spec.segments)
+    for segment, facts in zip(model.segments, spec.segments, strict=True):
+        assert getattr(segment, "name", facts.name) == facts.name
+        assert getattr(segment, "params", facts.params) == facts.params
 
 
-def test_gpt2_sizes():
-    """GPT-2 small has 124,439,808 parameters (the published checkpoint), and these names and shapes."""
-    spec = gpt(GPTConfig(layers=12, d_model=768, heads=12, context=1024, vocab=50257)).spec
-    shapes = {param.name: param.shape for param in spec.params}
-    assert spec.psi == 124_439_808 and len(shapes) == 148
-    assert shapes["wte.weight"] == (50257, 768) and shapes["wpe.weight"] == (1024, 768)
-    assert shapes["h.11.attn.c_attn.weight"] == (768, 2304) and shapes["h.0.mlp.c_proj.weight"] == (3072, 768)
-    assert [stage.name for stage in spec.stages] == ["embedding", *(f"h.{i}" for i in range(12)), "head"]
-    assert spec.stages[-1].params == ("ln_f.weight", "ln_f.bias", "wte.weight")
-
-
-def test_untied_head():
-    spec = gpt(UNTIED).spec
-    assert spec.params[-1].name == "lm_head.weight" and spec.params[-1].shape == (5, 4)
-    assert spec.stages[-1].params[-1] == "lm_head.weight"
-
-
-@pytest.mark.parametrize("model", [mlp(), gpt(SMALL), gpt(UNTIED)], ids=["mlp", "tied", "untied"])
-def test_every_parameter_is_read(model):
-    assert {name for stage in model.spec.stages for name in stage.params} == {param.name for param in model.spec.params}
-    assert [(s.name, s.params) for s in model.spec.stages] == [(s.name, s.params) for s in model.stages]
-
-
-@pytest.mark.parametrize("bad,words", [
-    (dict(d_model=10, heads=4), "--d-model 10 does not divide by --heads 4.*use --d-model 8 or 12"),
-    (dict(d_model=3, heads=4), "--d-model 3 does not divide.*use --d-model 4"),
-    (dict(layers=0), "--layers 0"), (dict(d_model=0), "--d-model 0"), (dict(heads=-1), "--heads -1"),
-    (dict(context=0), "--context 0"), (dict(vocab=0), "--vocab 0"),
-])  # fmt: skip
-def test_gpt_sizes_that_make_no_model(bad, words):
-    with pytest.raises(ConfigError, match=words):
-        GPTConfig(**bad)
-
-
-@pytest.mark.parametrize("name", ["hidden", "layers", "inputs", "classes"])
-def test_mlp_sizes_that_make_no_model(name):
-    with pytest.raises(ConfigError, match=f"--{name} 0"):
-        mlp(**{name: 0})
+def test_a_segment_for_each():
+    model = mlp(5, 3, 4, 3)
+    with pytest.raises(ConfigError, match="model mlp has 2 segments, its spec 3: give one for each"):
+        Model("mlp", model.spec, model.segments[:2], model.draw)
 
 
 # -- gradients --------------------------------------------------------------------------------------------------------
@@ -119,25 +92,25 @@ def test_mlp_gradient_of_the_input():
     """All layers but the first hand on dx; the first one's input is data."""
     model, rng = mlp(5, 3, 4, 3), np.random.default_rng(0)
     params, x, targets = parameters(model), rng.standard_normal((6, 5)), rng.integers(0, 3, 6)
-    inner = model.stages[1:]
+    inner = model.segments[1:]
 
     def f():
         y = x
-        for stage in inner:
-            y, _ = stage.forward(params, y, MEM)
+        for segment in inner:
+            y, _ = segment.forward(params, y, MEM)
         return cross_entropy(y, targets, MEM)[0]
 
     y, contexts = x, []
-    for stage in inner:
-        y, context = stage.forward(params, y, MEM)
+    for segment in inner:
+        y, context = segment.forward(params, y, MEM)
         contexts.append(context)
     dy = cross_entropy_backward(cross_entropy(y, targets, MEM)[2], 1.0, MEM)
     grads = Gradients({name: np.empty_like(value) for name, value in params.items()}, set())
-    for stage in reversed(inner):
-        dy = stage.backward(params, contexts.pop(), dy, grads, MEM)
+    for segment in reversed(inner):
+        dy = segment.backward(params, contexts.pop(), dy, grads, MEM)
     assert_gradient(f, x, dy)
-    context = model.stages[0].forward(params, rng.standard_normal((6, 4)), MEM)[1]
-    assert model.stages[0].backward(params, context, dy, grads, MEM) is None
+    context = model.segments[0].forward(params, rng.standard_normal((6, 4)), MEM)[1]
+    assert model.segments[0].backward(params, context, dy, grads, MEM) is None
 
 
 def test_two_microbatches_add():
@@ -149,8 +122,8 @@ def test_two_microbatches_add():
         y, contexts = forward(model, params, x)
         _, count, context = cross_entropy(y, targets, MEM)
         dy = cross_entropy_backward(context, 1 / count, MEM)
-        for stage in reversed(model.stages):
-            dy = stage.backward(params, contexts.pop(), dy, Gradients(views, written), MEM)
+        for segment in reversed(model.segments):
+            dy = segment.backward(params, contexts.pop(), dy, Gradients(views, written), MEM)
     assert written == set(params)
     for name, view in views.items():
         np.testing.assert_allclose(view, 2 * once[name], rtol=1e-12, atol=1e-15)
@@ -173,7 +146,8 @@ def plain_gpt2(params, tokens, layers, heads):
 
     def norm(x, name):
         centred = x - x.mean(-1, keepdims=True)
-        return centred / np.sqrt((centred**2).mean(-1, keepdims=True) + 1e-5) * params[name + ".weight"] + params[name + ".bias"]
+        centred /= np.sqrt((centred**2).mean(-1, keepdims=True) + 1e-5)
+        return centred * params[name + ".weight"] + params[name + ".bias"]
 
     def affine(x, name):
         return x @ params[name + ".weight"] + params[name + ".bias"]
@@ -232,7 +206,7 @@ def test_empty_batch(dtype):
 
 
 def laid_out(params, offset):
-    """Views of the parameters in one flat buffer, one after the other from `offset` on, as a FlatParameter gives them."""
+    """Views of the parameters in one flat buffer, one after the other from `offset` on, as in a FlatParameter."""
     flat = np.zeros(offset + sum(value.size for value in params.values()), next(iter(params.values())).dtype)
     views, start = {}, offset
     for name, value in params.items():
@@ -251,7 +225,8 @@ def test_results_do_not_depend_on_where_parameters_lie(dtype):
         params = parameters(model, dtype)
         loss, views = loss_and_gradients(model, params, x, targets)
         for offset in (1, 2, 3, 5, 8, 13):
-            again, moved = loss_and_gradients(model, laid_out(params, offset), x, targets, views=laid_out(params, offset + 1))
+            again, moved = loss_and_gradients(model, laid_out(params, offset), x, targets,
+                                              views=laid_out(params, offset + 1))
             assert again == loss
             assert all(np.array_equal(moved[name], views[name]) for name in params)
 
@@ -277,6 +252,6 @@ def test_parameters_and_contexts_of_others_are_only_read(dtype):
     _, count, context = cross_entropy(y, targets, MEM)
     dy = cross_entropy_backward(context, 1 / count, MEM)
     grads = Gradients({name: np.empty_like(value) for name, value in params.items()}, set())
-    for stage in reversed(model.stages):
+    for segment in reversed(model.segments):
         dy.flags.writeable = False
-        dy = stage.backward(params, contexts.pop(), dy, grads, MEM)
+        dy = segment.backward(params, contexts.pop(), dy, grads, MEM)

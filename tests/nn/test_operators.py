@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from mpizero.errors import DataError
-from mpizero.nn import attention as attention_file
-from mpizero.nn import blocks
+from mpizero.nn.ops import attention as attention_file
+from mpizero.nn.ops import blocks
 from mpizero.nn import functional as fn
-from mpizero.nn import matmul as matmul_file
+from mpizero.nn.ops import matmul as matmul_file
 from tests.nn.helpers import MEM, assert_gradient, sink
 
 
@@ -20,9 +20,9 @@ def block_sizes(request, monkeypatch):
     """Every test runs with arrays that fit a block, and again with blocks of a few elements."""
     if request.param == "many blocks":
         monkeypatch.setattr(blocks, "BLOCK", 11)
-        monkeypatch.setattr("mpizero.nn.activation.BLOCK", 11)
+        monkeypatch.setattr("mpizero.nn.ops.activation.BLOCK", 11)
         monkeypatch.setattr(matmul_file, "TILE", 2)
-        monkeypatch.setattr("mpizero.nn.linear.TILE", 2)
+        monkeypatch.setattr("mpizero.nn.ops.linear.TILE", 2)
         monkeypatch.setattr(attention_file, "QUERIES", 2)
         monkeypatch.setattr(attention_file, "SCORES", 40)
 
@@ -93,7 +93,8 @@ def test_layer_norm(residual):
     dx = fn.layer_norm_backward(x, stats, dy, w, ("w", "b"), grads, MEM, residual)
 
     def f():
-        return float((fn.layer_norm(x, w, b, np.empty_like(stats), MEM) * dy).sum() + (0 if residual is None else (residual * x).sum()))
+        total = (fn.layer_norm(x, w, b, np.empty_like(stats), MEM) * dy).sum()
+        return float(total + (0 if residual is None else (residual * x).sum()))
 
     assert_gradient(f, x, dx)
     assert_gradient(f, w, views["w"])
@@ -128,7 +129,8 @@ def test_attention(batch, tokens, heads, size):
 def test_attention_is_causal():
     qkv = normal(2, 6, 12)
     y, _ = fn.attention(qkv, 2, MEM)
-    qkv[:, 4:] = 1e3 * normal(2, 2, 12, seed=1)  # so large that a future score in a row's maximum would wipe the row out
+    # so large that a future score in a row's maximum would wipe the row out
+    qkv[:, 4:] = 1e3 * normal(2, 2, 12, seed=1)
     changed, _ = fn.attention(qkv, 2, MEM)
     assert np.array_equal(changed[:, :4], y[:, :4]) and not np.allclose(changed[:, 4:], y[:, 4:])
 
@@ -204,7 +206,10 @@ def test_cross_entropy_ignores_what_it_ignores():
 
 
 def test_cross_entropy_of_a_sure_answer():
-    """-log p = log(1 + 2 e^-10) where the largest logit is 10,000: no cancellation, even in float32 (whose spacing there is 1e-3)."""
+    """-log p = log(1 + 2 e^-10) where the largest logit is 10,000.
+
+    No cancellation, even in float32, whose spacing there is 1e-3.
+    """
     total, _, _ = fn.cross_entropy(np.array([[1e4, 1e4 - 10, 1e4 - 10]], np.float32), np.array([0]), MEM)
     assert total == pytest.approx(math.log1p(2 * math.exp(-10)), rel=1e-3)
 

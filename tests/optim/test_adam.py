@@ -14,11 +14,13 @@ from hypothesis import strategies as st
 from mpizero.dtypes import numpy_dtype
 from mpizero.errors import ConfigError
 from mpizero.layout.flat import UPDATE_BLOCK
-from mpizero.memory import GRAD_FP32, WORKSPACE, Ledger, Uncounted
+from mpizero.memory.kinds import GRAD_FP32, WORKSPACE
+from mpizero.memory.ledger import Ledger, Uncounted
 from mpizero.optim import Adam, adam_update
 
 MEM = Uncounted()
-HYPERS = [Adam(), Adam((0.8, 0.95), eps=1e-6), Adam(betas=(0.0, 0.0)), Adam(weight_decay=0.1), Adam(weight_decay=0.1, decoupled=False)]
+HYPERS = [Adam(), Adam((0.8, 0.95), eps=1e-6), Adam(betas=(0.0, 0.0)), Adam(weight_decay=0.1),
+          Adam(weight_decay=0.1, decoupled=False)]
 
 
 def textbook(hyper, w, m, v, g, lr, t):
@@ -58,7 +60,7 @@ def test_equals_the_textbook(hyper, dtype):
         lr = 1e-2 / t
         adam_update(hyper, w, m, v, g, lr=lr, step=t, factor=factor, mem=MEM, block=64)
         textbook(hyper, tw, tm, tv, [float(x) * factor for x in g], lr, t)
-    # float32 rounding, 6e-8 relative, a few times a step: against the largest values that entered, since a moment may cancel
+    # float32 rounding, 6e-8 relative, a few times a step: against the largest values that entered, since moments cancel
     np.testing.assert_allclose(w, tw, rtol=0, atol=steps * 4e-7)
     np.testing.assert_allclose(v, tv, rtol=3e-6)
     np.testing.assert_allclose(m, tm, rtol=0, atol=2e-6 * np.sqrt(np.array(tv) + 1e-30).max())
@@ -75,7 +77,8 @@ def test_bias_correction_is_float64(step):
     adam_update(Adam(), w, m, v, g, lr=1.0, step=step, factor=1.0, mem=MEM)
     textbook(Adam(), tw, tm, tv, [float(x) for x in g], 1.0, step)
     change = np.array(tw) - before
-    np.testing.assert_allclose(w.astype(float) - before, change, rtol=0, atol=4e-7 * np.abs(change).max())  # 3 ulp of the largest update
+    # 3 ulp of the largest update
+    np.testing.assert_allclose(w.astype(float) - before, change, rtol=0, atol=4e-7 * np.abs(change).max())
 
 
 def test_first_step_by_hand():
@@ -85,6 +88,20 @@ def test_first_step_by_hand():
     np.testing.assert_allclose(w, [0.9, 1.1, 1.0], rtol=1e-6)
     np.testing.assert_allclose(m, [0.05, -0.3, 0], rtol=1e-6)
     np.testing.assert_allclose(v, [0.00025, 0.009, 0], rtol=1e-5)
+
+
+@pytest.mark.parametrize("hyper", HYPERS)
+def test_the_optimizer_is_its_function_on_the_states_it_declares(hyper):
+    """`Optimizer.update`, which training calls: every argument arrives, each state in its place, under its own name."""
+    assert hyper.spec.name == ("adamw" if hyper.decoupled else "adam")
+    (w, m, v), (right_w, right_m, right_v), outs = state(90), state(90), np.zeros((2, 90), np.float16)
+    states = dict(zip((declared.name for declared in hyper.spec.states), (m, v), strict=True))
+    for t, g in enumerate(grads(90, 3, "float16"), start=1):
+        args = {"lr": 1e-2 / t, "step": t, "factor": 0.25, "mem": MEM}
+        hyper.update(w, states, g, out=outs[0], **args)
+        adam_update(hyper, right_w, right_m, right_v, g, out=outs[1], **args)
+    for ours, right in ((w, right_w), (m, right_m), (v, right_v), outs):
+        assert right.any() and ours.tobytes() == right.tobytes()
 
 
 @given(st.data())
@@ -123,8 +140,8 @@ def test_memory_is_two_blocks_whatever_the_size(n, dtype):
     assert g.tobytes() == kept.tobytes()
 
 
-@pytest.mark.parametrize("wrong", [{"betas": (1.0, 0.999)}, {"betas": (0.9, -0.1)}, {"eps": 0.0}, {"eps": math.nan}, {"weight_decay": -1.0},
-                                   {"weight_decay": math.inf}])
+@pytest.mark.parametrize("wrong", [{"betas": (1.0, 0.999)}, {"betas": (0.9, -0.1)}, {"eps": 0.0}, {"eps": math.nan},
+                                   {"weight_decay": -1.0}, {"weight_decay": math.inf}])
 def test_impossible_hyperparameters(wrong):
     with pytest.raises(ConfigError, match=next(iter(wrong))):
         Adam(**wrong)

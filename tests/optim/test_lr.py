@@ -38,7 +38,8 @@ def test_rises_then_falls_between_its_bounds(warmup, decay, ratio):
     assert max(rates) == 2.0 and min(rates[warmup:]) == rates[-1] == 2.0 * ratio and min(rates[:warmup], default=1) > 0
 
 
-@pytest.mark.parametrize("wrong", [{"base": math.nan}, {"base": -1.0}, {"warmup": -1}, {"total": -2}, {"final_ratio": 1.5}])
+@pytest.mark.parametrize("wrong", [{"base": math.nan}, {"base": -1.0}, {"warmup": -1}, {"total": -2},
+                                   {"final_ratio": 1.5}])
 def test_impossible_settings(wrong):
     with pytest.raises(ConfigError):
         learning_rate(0, **({"base": 1.0, "warmup": 0, "total": 0} | wrong))

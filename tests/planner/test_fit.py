@@ -6,16 +6,17 @@ from dataclasses import replace
 
 import pytest
 
-from mpizero.planner import states
+from mpizero.machine import Machine
+from mpizero.papers import states
 from mpizero.planner.fit import Question, anything_fits, rows
-from mpizero.planner.machine import Machine
 from mpizero.planner.model import flat, gpt, mlp
 from mpizero.planner.recommend import recommend
 from mpizero.text import in_units
 
 GB = 10**9
 PSI = 13 * GB
-ASK = Question(flat(PSI), ranks=64, ranks_per_host=8, device_memory=80 * GB, host_memory=None, nvme=None, machine=Machine(), tokens=16_384,
+ASK = Question(flat(PSI), ranks=64, ranks_per_host=8, device_memory=80 * GB, host_memory=None, nvme=None,
+               machine=Machine(), tokens=16_384,
                activations=4 * GB)
 
 
@@ -25,7 +26,8 @@ def table(question):
 
 def test_13b_on_64_devices_of_80_gb():
     found = table(ASK)
-    assert list(found) == [("0", "none"), ("1", "none"), ("1", "cpu"), ("2", "none"), ("2", "cpu"), ("3", "none"), ("3", "cpu"),
+    assert list(found) == [("0", "none"), ("1", "none"), ("1", "cpu"), ("2", "none"), ("2", "cpu"), ("3", "none"),
+                           ("3", "cpu"),
                            ("3", "cpu+params"), ("3", "nvme")]
     assert [found[stage, "none"].fits for stage in "0123"] == [False, True, True, True]
     assert found["0", "none"].lacks == ("device",) and found["2", "cpu"].fits is None
@@ -36,7 +38,8 @@ def test_13b_on_64_devices_of_80_gb():
 
 
 def test_seconds_by_hand():
-    """Stage 2: forward computes; backward computes or reduces, whichever is longer; then the gather, which nothing hides."""
+    """Stage 2: forward computes; backward computes or reduces, whichever is longer; then the gather, which nothing
+    hides."""
     row, machine = table(ASK)["2", "none"], ASK.machine
     ring = 32 * 63 * machine.alpha + 2 * PSI * 63 / 64 / machine.inter_bandwidth
     forward, backward = (machine.compute_seconds(PSI, ASK.tokens, count) for count in (2, 4))
@@ -73,28 +76,32 @@ def test_offload_is_bound_by_what_is_slow():
 
 def test_hybrid():
     row = table(replace(ASK, shard_size=8))["3", "none"]
-    assert row.shard_size == 8 and row.inter_host_bytes == 2 * 7 * 2 * PSI // 64 and row.at_rest["device"] == 14 * PSI // 8
+    assert row.shard_size == 8 and row.at_rest["device"] == 14 * PSI // 8
+    assert row.inter_host_bytes == 2 * 7 * 2 * PSI // 64
 
 
 def test_activations_join_the_states_at_each_moment():
     """Of a GPT they come from its own table; the most of both together is less than the sum of both peaks."""
     ask = replace(ASK, model=gpt(4, 64, 4, 1000, context=64), activations=None, batch_size=8, tokens=8 * 64, ranks=4)
     for row in rows(ask):
-        assert row.activations == ask.model.activations(8, 64, "float16").after_forward
+        assert row.activations == ask.model.spec.activations((8, 64), "float16").after_forward
         assert max(row.peak["device"], row.activations) < row.device_bytes < row.peak["device"] + row.activations
     assert all(row.device_bytes >= row.peak["device"] for row in rows(replace(ask, model=mlp(), tokens=8)))
 
 
 def test_the_most_on_the_device_by_hand():
-    """A large batch on one rank: most is there while the head's backward runs, when all activations and its units' gradients live."""
-    ask = replace(ASK, model=gpt(4, 64, 4, 1000, context=64), activations=None, batch_size=64, tokens=64 * 64, ranks=1)
+    """A large batch on one rank: most is there while the head's backward runs, when its units' gradients live and all
+    activations but the loss's own: its targets, and two numbers each."""
+    tokens = 64 * 64
+    ask = replace(ASK, model=gpt(4, 64, 4, 1000, context=64), activations=None, batch_size=64, tokens=tokens, ranks=1)
     row, head = table(ask)["0", "none"], 2 * (2 * 64) + 2 * (1000 + 64) * 64  # float16: ln_f; and wte with wpe, tied
-    assert row.device_bytes == 14 * ask.model.spec.psi + head + row.activations
+    assert row.device_bytes == 14 * ask.model.spec.psi + head + row.activations - (8 + 2 * 4) * tokens
 
 
 def test_recompute_keeps_one_input_a_block():
     """The papers' closed forms: 2 bsz seq hd nl, and what one block needs while it is computed again."""
-    ask = replace(ASK, model=gpt(4, 64, 4, 1000, context=64), activations=None, batch_size=8, tokens=8 * 64, ranks=4, recompute=True)
+    ask = replace(ASK, model=gpt(4, 64, 4, 1000, context=64), activations=None, batch_size=8, tokens=8 * 64, ranks=4,
+                  recompute=True)
     assert {row.activations for row in rows(ask)} == {2 * 8 * 64 * 64 * 4 + 8 * 64 * (16 * 64 + 2 * 4 * 64)}
 
 
@@ -111,12 +118,35 @@ def test_of_equally_fast_rows_the_one_that_sends_and_needs_least():
     assert "no faster, and more to send or to keep: stage 1, stage 3" in advice.reason
 
 
+@pytest.mark.parametrize("slower, chosen, words", [
+    (1.0099, "1", "no faster, and more to send or to keep: stage 2"), (1.0101, "2", "12.3 s a step"),
+    (1.03, "2", "the fastest of 2 that fit"),
+])
+def test_within_one_percent_is_equally_fast(slower, chosen, words):
+    """Stage 1 sends less here, so it is taken as long as it is no slower."""
+    found = table(ASK)
+    one = replace(found["1", "none"], seconds=12.345 * slower, sent_bytes=10)
+    two = replace(found["2", "none"], seconds=12.345, sent_bytes=11)
+    advice = recommend(ASK, [one, two])
+    assert advice.row.stage == chosen and words in advice.reason
+    assert ("stage 1" in advice.reason) == (chosen == "1")
+
+
+@pytest.mark.parametrize("faster, told", [(0.995, False), (0.98, True)])
+def test_what_would_be_faster_with_more_room(faster, told):
+    found = table(ASK)
+    best, large = found["2", "none"], replace(found["0", "none"], seconds=found["2", "none"].seconds * faster)
+    assert ("faster, but without room: stage 0" in recommend(ASK, [large, best]).reason) == told
+
+
 @pytest.mark.parametrize("changes, words", [
     ({}, "stage 3, the fastest of 3 that fit: 2.58 s a step, bound by compute"),
     ({"device_memory": 2 * GB, "activations": GB // 10}, "tell --host-memory"),
-    ({"device_memory": 2 * GB, "activations": GB // 10, "host_memory": 1000 * GB}, "faster, but without room: stage 0, stage 3"),
+    ({"device_memory": 2 * GB, "activations": GB // 10, "host_memory": 1000 * GB},
+     "faster, but without room: stage 0, stage 3"),
     ({"device_memory": 6 * GB, "host_memory": 0, "nvme": 0}, "use 1,024 ranks"),
-    ({"device_memory": GB, "host_memory": 2000 * GB, "nvme": 28_000 * GB}, "use smaller units, devices with more memory"),
+    ({"device_memory": GB, "host_memory": 2000 * GB, "nvme": 28_000 * GB},
+     "use smaller units, devices with more memory"),
 ])
 def test_recommendations_have_a_reason(changes, words):
     question = replace(ASK, **changes)
@@ -126,7 +156,8 @@ def test_recommendations_have_a_reason(changes, words):
 
 def test_the_recommended_number_of_ranks_works():
     question = replace(ASK, device_memory=6 * GB, host_memory=0, nvme=0)
-    assert not any(row.fits for row in rows(replace(question, ranks=512))) and not anything_fits(replace(question, ranks=512))
+    assert not any(row.fits
+                   for row in rows(replace(question, ranks=512))) and not anything_fits(replace(question, ranks=512))
     assert any(row.fits for row in rows(replace(question, ranks=1024)))
 
 

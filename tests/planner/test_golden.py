@@ -1,24 +1,19 @@
-"""The five-layer MLP in float16: what a rank stores and sends. Source of the numbers: the lecture's experiments 02, recomputed by hand."""
+"""The five-layer MLP in float16: what a rank stores and sends. Source of the numbers: the lecture's experiments 02,
+recomputed by hand."""
 
 from __future__ import annotations
 
 import pytest
 
-from mpizero.planner import Geometry, formula_after_backward, plan_memory, plan_traffic, sent_bytes
+from mpizero.planner import formula_after_backward, plan_memory, plan_traffic, sent_bytes
 from mpizero.schedule import STRATEGIES
 from mpizero.schedule.actions import Backward, OptimStep
-from tests.schedule.toys import mlp5, step
-
-STAGES = ("0", "1", "1-allreduce", "2", "3")
-AFTER_BACKWARD = {1: (522_496,) * 5, 2: (522_496, 326_560, 326_560, 293_904, 261_248), 3: (522_528, 261_264, 261_264, 217_720, 174_176),
-                  4: (522_496, 228_592, 228_592, 179_608, 130_624)}
-SENT = {1: (0,) * 5, 2: (65_312, 65_312, 97_968, 65_312, 97_968), 3: (87_088, 87_088, 130_632, 87_088, 130_632),
-        4: (97_968, 97_968, 146_952, 97_968, 146_952)}
+from tests.planner.golden import AFTER_BACKWARD, SENT, STAGES
+from tests.schedule.toys import chain, mlp5, step
 
 
 def plans(stage, ranks, shards=None, **options):
-    actions, wrapping, replicas, shards = step(stage, mlp5(), ranks, shards, **options)
-    geometry = Geometry(wrapping, STRATEGIES[stage].placement, replicas, shards, "float16")
+    actions, geometry = step(stage, mlp5(), ranks, shards, **options)
     return plan_memory(actions, geometry), plan_traffic(actions, geometry), geometry
 
 
@@ -35,9 +30,11 @@ def test_bytes_and_traffic(ranks, index):
 def test_peaks_on_four_ranks():
     memory, *_ = plans("3", 4)
     shards, reduced, whole = 114_296, (1552 + 9312 + 9312) // 4 * 2, 9312 * 2 * 2
-    assert (memory.peak_bytes, memory.peak_action) == (161_632, Backward(1, 0)) and memory.peak_bytes == shards + reduced + whole
+    assert (memory.peak_bytes, memory.peak_action) == (161_632, Backward(1, 0))
+    assert memory.peak_bytes == shards + reduced + whole
     memory, *_ = plans("0", 4)
-    assert (memory.peak_bytes, memory.peak_action) == (559_744, OptimStep(1)) and memory.peak_bytes == 522_496 + 4 * 9312
+    assert (memory.peak_bytes, memory.peak_action) == (559_744, OptimStep(1))
+    assert memory.peak_bytes == 522_496 + 4 * 9312
 
 
 def test_hybrid():
@@ -53,8 +50,9 @@ def test_padding():
 
 @pytest.mark.parametrize("stage", ["2", "3"])
 def test_accumulation_trades_memory_for_traffic(stage):
-    """Reducing after each microbatch: K times the gradient traffic, 1/N of the bytes. no_sync: once, and whole gradients."""
-    every, once = plans(stage, 4, microbatches=4), plans(stage, 4, microbatches=4, no_sync=True)
+    """Reducing after each microbatch: K times the gradient traffic, 1/N of the bytes. no_sync: once, and whole
+    gradients."""
+    every, once = plans(stage, 4, accumulation=4), plans(stage, 4, accumulation=4, no_sync=True)
     grads = [sum(send.nbytes for send in traffic if send.op == "reduce_scatter") for _, traffic, _ in (every, once)]
     assert grads == [4 * 48_984, 48_984]
     assert every[0].after_backward_bytes == plans(stage, 4)[0].after_backward_bytes
@@ -63,14 +61,9 @@ def test_accumulation_trades_memory_for_traffic(stage):
 
 
 def test_float32_parameters_are_their_own_master_weights():
-    actions, wrapping, replicas, shards = step("0", mlp5(), 4)
-    geometry = Geometry(wrapping, STRATEGIES["0"].placement, replicas, shards, "float32")
-    assert plan_memory(actions, geometry).after_backward_bytes == (4 + 4 + 8) * 32_656
+    assert plan_memory(*step("0", mlp5(), 4, dtype="float32")).after_backward_bytes == (4 + 4 + 8) * 32_656
 
 
 def test_a_model_of_any_size_is_planned_without_arrays():
     """1T parameters on 1024 ranks, ZeRO table 1: 15.6 GB a rank at stage 3."""
-    from tests.schedule.toys import chain
-    actions, wrapping, replicas, shards = step("3", chain((10**9,) * 1000), 1024)
-    geometry = Geometry(wrapping, STRATEGIES["3"].placement, replicas, shards, "float16")
-    assert round(plan_memory(actions, geometry).after_backward_bytes / 1e9, 1) == 15.6
+    assert round(plan_memory(*step("3", chain((10**9,) * 1000), 1024)).after_backward_bytes / 1e9, 1) == 15.6

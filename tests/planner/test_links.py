@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import pytest
 
-from mpizero.layout import wrap
-from mpizero.planner import Geometry, links, plan_traffic, sent_bytes
-from mpizero.planner.machine import LECTURE
+from mpizero.layout import Axis
+from mpizero.machine import LECTURE
+from mpizero.papers.sharding import full_sharding, hybrid_sharding
+from mpizero.planner import links, plan_traffic, sent_bytes
 from mpizero.planner.model import blocks
-from mpizero.schedule import STRATEGIES, training_lists
-from tests.schedule.toys import chain
+from mpizero.schedule import STRATEGIES
+from tests.schedule.toys import chain, step
 
 M = 25_493_504_000
 
 
 def placed(spec, ranks, shards, ranks_per_host, stage="3", **options):
-    wrapping = wrap(spec, ranks)
-    actions = training_lists(STRATEGIES[stage], wrapping, ranks // shards, shards, **options).step()
-    geometry = Geometry(wrapping, STRATEGIES[stage].placement, ranks // shards, shards, "float16")
+    actions, geometry = step(stage, spec, ranks, shards, **options)
     sends = plan_traffic(actions, geometry)
     return links.place(sends, geometry, ranks_per_host), sent_bytes(sends)
 
@@ -25,27 +24,23 @@ def placed(spec, ranks, shards, ranks_per_host, stage="3", **options):
 def test_13b_on_8_hosts_of_8():
     hybrid, _ = placed(blocks().spec, 64, 8, 8)
     full, _ = placed(blocks().spec, 64, 64, 8)
-    assert hybrid.inter_host_bytes == links.hybrid_sharding(M, 64, 8) == 2 * 7 * (M // 64)
-    assert full.inter_host_bytes == links.full_sharding(M, 64) == 3 * 63 * (M // 64)
+    assert hybrid.inter_host_bytes == hybrid_sharding(M, 64, 8) == 2 * 7 * (M // 64)
+    assert full.inter_host_bytes == full_sharding(M, 64) == 3 * 63 * (M // 64)
     assert (round(hybrid.inter_host_bytes / 1e9, 2), round(full.inter_host_bytes / 1e9, 2)) == (5.58, 75.29)
     assert full.inter_host_bytes / hybrid.inter_host_bytes == 13.5
     assert round(full.inter_host_bytes / LECTURE.inter_bandwidth, 2) == 1.51
 
 
-def test_what_the_fsdp_paper_prints_for_hybrid_is_more():
-    """2M(W-1)/(GW): reported beside the ring's exact 2M(W-G)/(GW)."""
-    assert round(links.hybrid_sharding_printed(M, 64, 8) / 1e9, 2) == 6.27
-    assert links.hybrid_sharding_printed(M, 64, 8) / links.hybrid_sharding(M, 64, 8) == 63 / 56
-
-
 def test_a_ring_leaves_its_hosts_at_the_borders_alone():
-    """Every rank of the full ring sends as much, but one in eight sends it to another host; of hybrid's ranks each sends its part."""
+    """Every rank of the full ring sends as much, but one in eight sends it to another host; of hybrid's ranks each
+    sends its part."""
     full, sent = placed(blocks().spec, 64, 64, 8)
     assert [rank for rank, (_, between) in enumerate(full.by_rank) if between] == list(range(7, 64, 8))
     assert full.host_bytes == full.inter_host_bytes == full.sent_bytes == sent and full.hosts == 8
     hybrid, sent = placed(blocks().spec, 64, 8, 8)
     assert len(set(hybrid.by_rank)) == 1 and hybrid.host_bytes == 8 * hybrid.inter_host_bytes
-    assert hybrid.intra_host_bytes == 3 * 7 * (M // 8) and hybrid.intra_host_bytes + hybrid.inter_host_bytes == hybrid.sent_bytes == sent
+    assert hybrid.intra_host_bytes == 3 * 7 * (M // 8)
+    assert hybrid.intra_host_bytes + hybrid.inter_host_bytes == hybrid.sent_bytes == sent
 
 
 def test_by_hand():
@@ -54,14 +49,23 @@ def test_by_hand():
     shard, replicate = 3 * 1 * 4 * 2, 2 * 1 * 2 * 2  # three passes of half the unit; an all-reduce of its shard
     assert found.by_rank == ((shard + replicate, 0), (shard, replicate), (replicate, shard), (0, shard + replicate))
     assert (found.host_bytes, found.hosts, sent) == (replicate + shard, 2, shard + replicate)
+    assert found.inter_host_bytes == found.intra_host_bytes == shard + replicate  # by ranks 3 and 0
 
 
 @pytest.mark.parametrize("stage", list(STRATEGIES))
 def test_one_host_sends_nothing_out(stage):
-    found, sent = placed(chain((8, 12)), 4, 1 if stage == "0" else 4, 4, stage)
+    found, sent = placed(chain((8, 12)), 4, 4, 4, stage)
     assert found.inter_host_bytes == found.host_bytes == 0 and found.intra_host_bytes == sent > 0
 
 
 def test_between_hosts_once_a_step_whatever_the_accumulation():
     once, thrice = (placed(blocks(4, 64, 100).spec, 16, 4, 4, accumulation=count)[0] for count in (1, 3))
     assert once.inter_host_bytes == thrice.inter_host_bytes and thrice.intra_host_bytes == 3 * once.intra_host_bytes
+
+
+@pytest.mark.parametrize("per_host, inside",
+                         [(1, (False, False)), (2, (False, True)), (3, (False, False)), (4, (True, True))])
+def test_which_rings_stay_inside_a_host(per_host, inside):
+    """A mesh of 2 x 2: shard groups 0-1 and 2-3, replicas 0-2 and 1-3."""
+    _, geometry = step("3", chain(), 4, 2)
+    assert tuple(links.stays_inside(axis, geometry, per_host) for axis in (Axis.REPLICATE, Axis.SHARD)) == inside

@@ -1,4 +1,5 @@
-"""The simulator against the lecture's charts, character by character, its numbers for a 13B model, and rules that any timeline obeys."""
+"""The simulator against the lecture's charts, character by character, its numbers for a 13B model, and rules that any
+timeline obeys."""
 
 from __future__ import annotations
 
@@ -9,29 +10,28 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mpizero.errors import ConfigError
-from mpizero.layout import wrap
-from mpizero.planner import Geometry
+from mpizero.machine import Machine
 from mpizero.planner.costs import Costs, machine_costs
-from mpizero.planner.machine import Machine
 from mpizero.planner.timeline import COMMUNICATION, COMPUTE, gantt, simulate
-from mpizero.schedule import STRATEGIES, show, training_lists
+from mpizero.schedule import STRATEGIES, effect_of, show
 from mpizero.schedule.actions import Backward, Forward, OptimStep, Phase, Reshard, Unshard
-from tests.schedule.test_passes import models
-from tests.schedule.toys import chain, tied
+from tests.schedule.models import models
+from tests.schedule.toys import chain, setup, step, tied
 
 LECTURE = Costs(forward=2, backward=4, all_gather=1.5, reduce_scatter=1.5)
 
 
 def gradients(units, numel=64, stage="3", spec=None, **options):
-    """The accumulating part of a step on 64 ranks."""
-    return training_lists(STRATEGIES[stage], wrap(spec or chain((numel,) * units), 64), 1, 64, **options).accumulate
+    """The accumulating part of a step on 64 ranks, and what it is about."""
+    made = setup(stage, spec or chain((numel,) * units), 64, **options)
+    return made.lists.accumulate, made.geometry
 
 
 def ends(timeline):
     return {show(event.action): (event.start, event.end) for event in timeline.events}
 
 
-# -- the lecture: 4 units, F = 2, B = 4, A = R = 1.5, last unit kept, at most 2 gathered; two columns a second ----------
+# -- the lecture: 4 units, F = 2, B = 4, A = R = 1.5, last unit kept, at most 2 gathered; two columns a second ---------
 
 
 @pytest.mark.parametrize("options, overlap, finish, chart", [
@@ -39,54 +39,60 @@ def ends(timeline):
                        "A0A    A1A    A2A    A3A            R3RA2A        R2RA1A        R1RA0A  "]),
     ({}, True, 36.0, ["   F0FFF1FFF2FFF3FFB3BBBBBB      B2BBBBBB      B1BBBBBB      B0BBBBBB   ",
                       "A0AA1A A2A A3A             R3RA2A        R2RA1A        R1RA0A        R0R"]),
-    ({"backward_prefetch": 1}, True, 27.0, ["   F0FFF1FFF2FFF3FFB3BBBBBBB2BBBBBBB1BBBBBBB0BBBBBB                     ",
-                                            "A0AA1A A2A A3A A2A         R3RA1A  R2RA0A  R1R     R0R                  "]),
+    ({"backward_prefetch": 1}, True, 27.0, [
+        "   F0FFF1FFF2FFF3FFB3BBBBBBB2BBBBBBB1BBBBBBB0BBBBBB                     ",
+        "A0AA1A A2A A3A A2A         R3RA1A  R2RA0A  R1R     R0R                  "]),
 ], ids=["no overlap", "no prefetch", "prefetch"])
 def test_charts_of_the_lecture(options, overlap, finish, chart):
-    timeline = simulate(gradients(4, keep_last_unit=True, **options), LECTURE, limit=2, overlap=overlap)
+    timeline = simulate(*gradients(4, keep_last_unit=True, **options), LECTURE, limit=2, overlap=overlap)
     assert (timeline.finish, timeline.compute, timeline.peak_gathered) == (finish, 24.0, 2)
     assert gantt(timeline, scale=2) == f"compute |{chart[0]}|\ncomm    |{chart[1]}|"
 
 
-# -- the lecture's 13B model: 40 blocks on 64 ranks, 16,384 tokens each ------------------------------------------------------
+# -- the lecture's 13B model: 40 blocks on 64 ranks, 16,384 tokens each ------------------------------------------------
 
 BLOCK = 12 * 5120**2
 
 
 @pytest.fixture(scope="module")
 def large():
-    wrapping = wrap(chain((BLOCK,) * 40), 64)
-    return machine_costs(Geometry(wrapping, STRATEGIES["3"].placement, 1, 64, "float16"), Machine(), 16_384)
+    return machine_costs(gradients(40, BLOCK)[1], Machine(), 16_384)
 
 
 def play(large, limit=None, issue_seconds=0.0, **options):
-    return simulate(gradients(40, BLOCK, keep_last_unit=True, **options), large, limit=limit, issue_seconds=issue_seconds)
+    return simulate(*gradients(40, BLOCK, keep_last_unit=True, **options), large, limit=limit,
+                    issue_seconds=issue_seconds)
 
 
 def test_costs_of_a_block(large):
-    seconds = [large.of(action) for action in (Forward(7, 0), Backward(7, 0), Unshard(7))]
+    geometry = gradients(40, BLOCK)[1]
+    seconds = [large.of(effect_of(action, geometry).work) for action in (Forward(7, 0), Backward(7, 0), Unshard(7))]
     assert [round(1e3 * each, 2) for each in seconds] == [20.84, 41.67, 13.02]
     assert large.reduce_scatter == large.all_gather and len(set(large.all_gather)) == 1
 
 
 def test_costs_of_a_hybrid_mesh():
     """Shards inside a host of 8, replicas across 8 hosts: each axis at its own speed, with its own number of rounds."""
-    geometry = Geometry(wrap(chain((BLOCK,) * 2), 64), STRATEGIES["3"].placement, 8, 8, "float16")
+    geometry = setup("3", chain((BLOCK,) * 2), 64, 8).geometry
     machine = Machine(alpha=1e-5)
     costs = machine_costs(geometry, machine, 1, bandwidth=400e9, replica_bandwidth=25e9)
     assert costs.all_gather[1] == costs.reduce_scatter[0] == 7 * 1e-5 + 2 * BLOCK * 7 / 8 / 400e9
     assert costs.all_reduce_shard[1] == 14 * 1e-5 + 2 * (2 * BLOCK / 8) * 7 / 8 / 25e9
     assert costs.all_reduce[0] == 14 * 1e-5 + 2 * (2 * BLOCK) * 7 / 8 / 400e9
-    whole = Geometry(geometry.wrapping, STRATEGIES["0"].placement, 64, 1, "float16")
-    assert machine_costs(whole, machine, 1, replica_bandwidth=25e9).all_reduce[0] == 126 * 1e-5 + 2 * (2 * BLOCK) * 63 / 64 / 25e9
-    assert machine_costs(whole, machine, 1).all_reduce[0] == 126 * 1e-5 + 2 * (2 * BLOCK) * 63 / 64 / machine.inter_bandwidth
+    whole = setup("0", chain((BLOCK,) * 2), 64).geometry
+    assert machine_costs(whole, machine, 1,
+                         replica_bandwidth=25e9).all_reduce[0] == 126 * 1e-5 + 2 * (2 * BLOCK) * 63 / 64 / 25e9
+    assert machine_costs(whole, machine,
+                         1).all_reduce[0] == 126 * 1e-5 + 2 * (2 * BLOCK) * 63 / 64 / machine.inter_bandwidth
 
 
 def test_backward_prefetch_makes_the_step_1_40_times_faster(large):
     without, with_it = play(large), play(large, backward_prefetch=1)
-    assert (round(without.finish, 2), round(with_it.finish, 2), round(without.finish / with_it.finish, 2)) == (3.54, 2.53, 1.40)
+    found = (without.finish, with_it.finish, without.finish / with_it.finish)
+    assert tuple(round(value, 2) for value in found) == (3.54, 2.53, 1.40)
     a, f, b = large.all_gather[0], large.forward[0], large.backward[0]
-    assert without.finish == pytest.approx(a + 40 * f + b + 39 * (2 * a + b) + a, rel=1e-12)  # every unit but the last: R and A in the open
+    # of every unit but the last R and A lie in the open
+    assert without.finish == pytest.approx(a + 40 * f + b + 39 * (2 * a + b) + a, rel=1e-12)
     assert with_it.finish == pytest.approx(a + 40 * (f + b) + a, rel=1e-12)  # the first A and the last R
 
 
@@ -98,88 +104,108 @@ def test_rate_limiter_79_buffers_become_2_at_no_cost(large):
 
 
 def test_forward_prefetch_gains_nothing_here(large):
-    """As the lecture finds: below 0.5 % however slow the CPU is, for a stage is one computation, issued at once."""
+    """As the lecture finds: below 0.5 % however slow the CPU is, for a segment is one computation, issued at once."""
     for issue_seconds in (0, 1e-4, 1e-3, 5e-3, 10e-3, 13e-3, 15e-3, 20e-3, 30e-3):
         for limit in (None, 2, 3):
-            without, with_it = (play(large, limit, issue_seconds, backward_prefetch=1, forward_prefetch=depth) for depth in (0, 1))
+            without, with_it = (play(large, limit, issue_seconds, backward_prefetch=1, forward_prefetch=depth)
+                                for depth in (0, 1))
             assert 1 - with_it.finish / without.finish < 0.005
 
 
-# -- by hand ----------------------------------------------------------------------------------------------------------------
+# -- by hand -----------------------------------------------------------------------------------------------------------
 
 
 def test_whole_parameters_and_reductions_behind_backward():
     costs = Costs(forward=2, backward=4, reduce_scatter=3)
-    assert simulate(gradients(4, stage="2"), costs).finish == 4 * 6 + 3
-    assert simulate(gradients(4, stage="1"), costs).finish == 4 * 6 + 3  # issued after all backwards, by a CPU that is far ahead of them
-    assert simulate(gradients(4, stage="0"), Costs(forward=2, backward=4, all_reduce=5)).finish == 8 + 4 + 4 * 5
+    assert simulate(*gradients(4, stage="2"), costs).finish == 4 * 6 + 3
+    # issued after all backwards, by a CPU that is far ahead of them
+    assert simulate(*gradients(4, stage="1"), costs).finish == 4 * 6 + 3
+    assert simulate(*gradients(4, stage="0"), Costs(forward=2, backward=4, all_reduce=5)).finish == 8 + 4 + 4 * 5
 
 
 def test_reductions_of_a_microbatch_overlap_the_next_forward():
-    timeline = simulate(gradients(1, stage="2", accumulation=2), Costs(forward=2, backward=4, reduce_scatter=3))
-    assert [(event.start, event.end) for event in timeline.events if event.stream == COMPUTE] == [(0, 2), (2, 6), (6, 8), (8, 12)]
-    assert [(event.start, event.end) for event in timeline.events if event.stream == COMMUNICATION] == [(6, 9), (12, 15)]
+    timeline = simulate(*gradients(1, stage="2", accumulation=2), Costs(forward=2, backward=4, reduce_scatter=3))
+    computed, sent = ([(event.start, event.end) for event in timeline.events if event.stream == stream]
+                      for stream in (COMPUTE, COMMUNICATION))
+    assert computed == [(0, 2), (2, 6), (6, 8), (8, 12)] and sent == [(6, 9), (12, 15)]
 
 
 def test_a_whole_step_waits_for_all_gradients_and_gathers_what_it_updated():
-    step = training_lists(STRATEGIES["2"], wrap(chain((64, 64)), 64), 1, 64).step()
+    actions, geometry = step("2", chain((64, 64)), 64)
     costs = Costs(forward=1, backward=2, reduce_scatter=(3, 7), all_gather=(5, 6), optim_step=4)
-    timeline = simulate(step, costs)
+    timeline = simulate(actions, geometry, costs)
     seen = ends(timeline)
     assert seen["ReduceScatterGrad(0)"] == (11, 14)
     assert [event.issue for event in timeline.events if event.action == OptimStep(1)] == [14]  # the CPU has waited
-    assert ends(simulate([action for action in step if action != Phase("update")], costs)) == seen
+    assert ends(simulate([action for action in actions if action != Phase("update")], geometry, costs)) == seen
     updates = [seen[f"{name}({unit})"] for unit in (0, 1) for name in ("OptimStep", "AllGatherParam")]
     assert updates == [(14, 18), (18, 23), (18, 22), (23, 29)]
-    twice = simulate([*step, *step], costs)
-    assert min(event.start for event in twice.events[len(twice.events) // 2:] if isinstance(event.action, Forward)) == 23
+    twice = simulate([*actions, *actions], geometry, costs)
+    assert min(event.start for event in twice.events[len(twice.events) // 2:]
+               if isinstance(event.action, Forward)) == 23
+
+
+@pytest.mark.parametrize("stage, shards, seconds, begin", [
+    ("0", None, {"all_reduce": 7}, 1 + 2 + 7), ("1-allreduce", None, {"all_reduce": 7}, 1 + 2 + 7),
+    ("2", 8, {"reduce_scatter": 3, "all_reduce_shard": 5}, 1 + 2 + 3 + 5),
+])
+def test_an_update_waits_for_the_sum_of_its_gradient(stage, shards, seconds, begin):
+    """Not only because the CPU does: without the mark, too."""
+    actions, geometry = step(stage, chain((64,)), 64, shards)
+    unmarked = [action for action in actions if not isinstance(action, Phase)]
+    timeline = simulate(unmarked, geometry, Costs(forward=1, backward=2, optim_step=4, **seconds))
+    assert ends(timeline)["OptimStep(0)"] == (begin, begin + 4)
 
 
 def test_stage_3_gathers_what_it_updated():
-    step = training_lists(STRATEGIES["3"], wrap(chain((64, 64)), 64), 1, 64).step()
-    timeline = simulate([*step, *step], Costs(optim_step=4, all_gather=1))
-    update, gather = ([event for event in timeline.events if event.action == action] for action in (OptimStep(0), Unshard(0)))
+    actions, geometry = step("3", chain((64, 64)), 64)
+    timeline = simulate([*actions, *actions], geometry, Costs(optim_step=4, all_gather=1))
+    update, gather = ([event for event in timeline.events if event.action == action]
+                      for action in (OptimStep(0), Unshard(0)))
     assert gather[2].start == update[0].end == 8
 
 
 def test_the_limit_waits_for_as_many_as_it_takes():
-    """By hand: the list gathers two units whatever the limit; with one, the third gather waits for both. A gather for nothing ends."""
+    """By hand: the list gathers two units whatever the limit; with one, the third gather waits for both. A gather for
+    nothing ends."""
+    geometry = gradients(3)[1]
     actions = [Unshard(0), Unshard(1), Forward(0, 0), Reshard(0), Forward(1, 0), Reshard(1), Unshard(2)]
-    assert simulate(actions, LECTURE, limit=1).events[-1].issue == 5.5
-    assert simulate(actions, LECTURE, limit=2).events[-1].issue == 3.5
-    assert simulate([Unshard(0), Reshard(0), Unshard(1)], LECTURE, limit=1).events[-1].issue == 1.5
+    assert simulate(actions, geometry, LECTURE, limit=1).events[-1].issue == 5.5
+    assert simulate(actions, geometry, LECTURE, limit=2).events[-1].issue == 3.5
+    assert simulate([Unshard(0), Reshard(0), Unshard(1)], geometry, LECTURE, limit=1).events[-1].issue == 1.5
 
 
-def test_stages_name_the_units_they_read():
+def test_segments_name_the_units_they_read():
     """A tied head waits for both gathers, and unit 0 keeps its memory until the head is done."""
-    actions, stages = gradients(3, spec=tied(), forward_prefetch=1), wrap(tied(), 64).stages
-    timeline = simulate(actions, Costs(forward=1, all_gather=(10, 1, 1)), stages=stages)
+    timeline = simulate(*gradients(3, spec=tied(), forward_prefetch=1), Costs(forward=1, all_gather=(10, 1, 1)))
     seen = [(show(event.action), event.start) for event in timeline.events][:7]
-    assert seen == [("Unshard(0)", 0), ("Unshard(1)", 10), ("Forward(0, mb=0)", 10), ("Unshard(2)", 11), ("Unshard(0)", 12),
+    assert seen == [("Unshard(0)", 0), ("Unshard(1)", 10), ("Forward(0, mb=0)", 10), ("Unshard(2)", 11),
+                    ("Unshard(0)", 12),
                     ("Forward(1, mb=0)", 11), ("Forward(2, mb=0)", 22)]
 
 
-def test_one_stage_may_need_more_than_the_limit():
-    assert simulate(gradients(3, spec=tied()), LECTURE, stages=wrap(tied(), 64).stages, limit=1).peak_gathered == 2
-    assert simulate(gradients(4, backward_prefetch=3, forward_prefetch=3), LECTURE, limit=2).peak_gathered == 4
+def test_one_segment_may_need_more_than_the_limit():
+    assert simulate(*gradients(3, spec=tied()), LECTURE, limit=1).peak_gathered == 2
+    assert simulate(*gradients(4, backward_prefetch=3, forward_prefetch=3), LECTURE, limit=2).peak_gathered == 4
 
 
 def test_the_cpu_issues_one_after_the_other():
-    timeline = simulate(gradients(2), LECTURE, issue_seconds=0.25)
+    timeline = simulate(*gradients(2), LECTURE, issue_seconds=0.25)
     assert [event.issue for event in timeline.events] == [0.25 * (i + 1) for i in range(len(timeline.events))]
     assert timeline.events[0].start == 0.25
 
 
 def test_data_for_json():
-    timeline = simulate(gradients(1), LECTURE)
+    timeline = simulate(*gradients(1), LECTURE)
     data = json.loads(json.dumps(timeline.data()))
     assert (data["finish"], data["compute"], data["peak_gathered"]) == (9, 6, 2)  # A0 again while F0 runs
     assert data["events"][0] == {"action": "Unshard(0)", "stream": "communication", "issue": 0, "start": 0, "end": 1.5}
-    assert simulate([Phase("update")], LECTURE).data() == {"finish": 0, "compute": 0, "peak_gathered": 0, "events": []}
+    nothing = simulate([Phase("update")], gradients(1)[1], LECTURE).data()
+    assert nothing == {"finish": 0, "compute": 0, "peak_gathered": 0, "events": []}
 
 
 def test_a_chart_fits_its_width():
-    for timeline in (simulate(gradients(9), LECTURE), simulate([], LECTURE)):
+    for timeline in (simulate(*gradients(9), LECTURE), simulate([], gradients(1)[1], LECTURE)):
         assert [len(row) for row in gantt(timeline, 50).splitlines()] == [60, 60]
         assert [len(row) for row in gantt(timeline, 50, scale=40).splitlines()] == [60, 60]
 
@@ -187,27 +213,30 @@ def test_a_chart_fits_its_width():
 @pytest.mark.parametrize("wrong, words", [
     (lambda: Costs(all_gather=-1.5), "all-gather cannot take -1.5 seconds: give a number of at least 0"),
     (lambda: Costs(forward=(1, float("nan"))), "forward cannot take nan seconds"),
-    (lambda: simulate([], LECTURE, limit=0), "a limit of 0 gathered units lets no stage run: give at least 1"),
-    (lambda: simulate([], LECTURE, issue_seconds=float("inf")), "issuing cannot take inf seconds"),
+    (lambda: simulate(*gradients(1), LECTURE, limit=0),
+     "a limit of 0 gathered units lets no segment run: give at least 1"),
+    (lambda: simulate(*gradients(1), LECTURE, issue_seconds=float("inf")), "issuing cannot take inf seconds"),
 ])
 def test_impossible_numbers(wrong, words):
     with pytest.raises(ConfigError, match=words):
         wrong()
 
 
-# -- any model --------------------------------------------------------------------------------------------------------------
+# -- any model ---------------------------------------------------------------------------------------------------------
 
 SECONDS = st.integers(0, 5)
 
 
 @settings(max_examples=150, deadline=None)
-@given(spec=models(), stage=st.sampled_from(list(STRATEGIES)), costs=st.builds(Costs, SECONDS, SECONDS, SECONDS, SECONDS, SECONDS),
-       depth=st.integers(0, 3), keep=st.booleans(), limit=st.none() | st.integers(1, 4), issue=st.sampled_from([0, 0.5]))
+@given(spec=models(), stage=st.sampled_from(list(STRATEGIES)),
+       costs=st.builds(Costs, SECONDS, SECONDS, SECONDS, SECONDS, SECONDS),
+       depth=st.integers(0, 3), keep=st.booleans(), limit=st.none() | st.integers(1, 4),
+       issue=st.sampled_from([0, 0.5]))
 def test_rules_of_every_timeline(spec, stage, costs, depth, keep, limit, issue):
-    wrapping = wrap(spec, 4)
-    actions = training_lists(STRATEGIES[stage], wrapping, 1, 4, accumulation=2, backward_prefetch=depth, keep_last_unit=keep).accumulate
-    alone, both = (simulate(actions, costs, stages=wrapping.stages, limit=limit, overlap=overlap, issue_seconds=issue)
-                   for overlap in (False, True))
+    made = setup(stage, spec, 4, accumulation=2, backward_prefetch=depth, keep_last_unit=keep)
+    wrapping = made.wrapping
+    alone, both = (simulate(made.lists.accumulate, made.geometry, costs, limit=limit, overlap=overlap,
+                            issue_seconds=issue) for overlap in (False, True))
     assert both.finish <= alone.finish and both.compute == alone.compute
     assert issue or alone.finish == sum(event.end - event.start for event in alone.events)
     for timeline in (alone, both):
@@ -216,8 +245,9 @@ def test_rules_of_every_timeline(spec, stage, costs, depth, keep, limit, issue):
             assert all(before.end <= after.start for before, after in zip(events, events[1:], strict=False))
         assert all(event.issue <= event.start for event in timeline.events)
         _computes_after_its_gathers(timeline, wrapping)
-        widest = max(len(use.units) for use in wrapping.stages)
-        assert limit is None or timeline.peak_gathered <= max(limit, (1 + depth) * widest + len(wrapping.stages[-1].units))
+        widest = max(len(use.units) for use in wrapping.segments)
+        most = (1 + depth) * widest + len(wrapping.segments[-1].units)  # that the list itself gathers
+        assert limit is None or timeline.peak_gathered <= max(limit, most)
 
 
 def _computes_after_its_gathers(timeline, wrapping):
@@ -226,4 +256,4 @@ def _computes_after_its_gathers(timeline, wrapping):
         if isinstance(event.action, Unshard):
             gathered[event.action.unit] = event.end
         elif event.stream == COMPUTE:
-            assert all(gathered.get(unit, 0) <= event.start for unit in wrapping.stages[event.action.stage].units)
+            assert all(gathered.get(unit, 0) <= event.start for unit in wrapping.segments[event.action.segment].units)

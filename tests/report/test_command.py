@@ -9,8 +9,8 @@ import pytest
 
 from mpizero.errors import ConfigError
 from mpizero.report.__main__ import main
+from tests.report.events import check
 from tests.report.sample import write_log
-from tests.report.test_perfetto import check
 
 REPORT = ("-m", "mpizero.report")
 FIGURES = ("loss", "memory", "traffic", "gantt")
@@ -35,7 +35,8 @@ def test_files_without_mpi(launch, tmp_path):
     assert end.status == 0, end.output
     data = json.loads((tmp_path / "tables.json").read_text())
     names = ["perfetto.json", *(f"{name}.{form}" for name in FIGURES for form in ("svg", "png")), "report.html"]
-    assert data["files"] == [str(log / name) for name in names] == [line.removeprefix("wrote ") for line in end.stdout.splitlines()]
+    said = [line.removeprefix("wrote ") for line in end.stdout.splitlines()]
+    assert data["files"] == [str(log / name) for name in names] == said
     assert len(data["steps"]) == 5 and len(data["memory"]) == 3 and data["run"][0] == {"what": "model", "value": "mlp"}
     for name in FIGURES:
         png = (log / f"{name}.png").read_bytes()
@@ -89,5 +90,6 @@ def test_a_run_that_ran(launch, tmp_path):
     assert all(row["equal"] for name in ("memory", "traffic", "actions") for row in data[name])
     traced = json.loads((tmp_path / "perfetto.json").read_text())
     arrows, trace = check(traced["traceEvents"], 4)["s"], json.loads((tmp_path / "trace.json").read_text())
-    assert traced["otherData"]["messages"] == sum(each["messages"] for rank in trace["ranks"] for each in rank["collectives"]) > 0
+    counted = sum(each["messages"] for rank in trace["ranks"] for each in rank["collectives"])
+    assert traced["otherData"]["messages"] == counted > 0
     assert len(arrows) == traced["otherData"]["messages"] - traced["otherData"]["messages_without_arrow"] > 0

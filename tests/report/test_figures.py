@@ -1,23 +1,27 @@
-"""Figures: nothing overlaps or is cut off, labels have units, colours can be told apart, and what is drawn is what was counted."""
+"""Figures: nothing overlaps or is cut off, labels have units, colours can be told apart, what is drawn was counted."""
 
 from __future__ import annotations
 
 import itertools
+from dataclasses import fields
 
 import numpy as np
 import pytest
 from matplotlib.collections import LineCollection, PolyCollection
+from matplotlib.colors import to_rgba
 from matplotlib.patches import StepPatch
 
+from mpizero.memory.kinds import KINDS, MODEL_STATE
+from mpizero.planner.costs import Costs
+from mpizero.planner.timeline import LETTER
 from mpizero.report import gantt
 from mpizero.report.curves import draw_curves
 from mpizero.report.gantt import draw_gantt
 from mpizero.report.memory import draw_memory, fullest, phases
-from mpizero.report.spans import SPAN_OF_ACTION, lanes
-from mpizero.report.style import MEMORY_COLORS, MODEL_STATE, SPAN_COLORS, byte_unit, image, second_unit, text_color
+from mpizero.report.spans import SPAN_OF_WORK, lanes
+from mpizero.report.style import MEMORY_COLORS, SPAN_COLORS, byte_unit, image, second_unit, text_color
 from mpizero.report.traffic import draw_traffic
-from mpizero.schedule import actions as schedule
-from tests.report.colors import EYES, distance
+from tests.report.colors import EYES, distance, lightness
 from tests.report.drawn import outside, overlaps, texts
 from tests.report.sample import sample
 
@@ -38,8 +42,8 @@ def run(request):
 @pytest.fixture(scope="module", params=["loss", "memory", "traffic", "gantt"])
 def figure(request, run):
     steps, summary, trace = run
-    return {"loss": lambda: draw_curves(steps), "memory": lambda: draw_memory(trace), "traffic": lambda: draw_traffic(summary),
-            "gantt": lambda: draw_gantt(trace)}[request.param]()
+    return {"loss": lambda: draw_curves(steps), "memory": lambda: draw_memory(trace),
+            "traffic": lambda: draw_traffic(summary), "gantt": lambda: draw_gantt(trace)}[request.param]()
 
 
 def test_texts_are_readable(figure):
@@ -55,7 +59,8 @@ def test_axes_say_their_units(run):
     loss, norm = draw_curves(steps).axes
     assert (loss.get_ylabel(), norm.get_xlabel()) == ("loss (nats)", "step")
     assert "bytes" in draw_memory(trace).axes[0].get_ylabel() and "bytes" in draw_traffic(summary).axes[0].get_ylabel()
-    assert draw_gantt(trace).axes[0].get_xlabel() in ("time since the step began (ms)", "time since the step began (µs)")
+    words = draw_gantt(trace).axes[0].get_xlabel()
+    assert words in ("time since the step began (ms)", "time since the step began (µs)")
 
 
 @pytest.mark.parametrize("colors", [MEMORY_COLORS, SPAN_COLORS], ids=["memory", "spans"])
@@ -64,15 +69,21 @@ def test_colors_can_be_told_apart(colors, eyes):
     assert min(distance(one, other, eyes) for one, other in itertools.combinations(colors.values(), 2)) > 15
 
 
+def test_neighbours_in_a_stack_differ_in_lightness():
+    levels = [lightness(MEMORY_COLORS[kind]) for kind in KINDS]
+    assert min(abs(one - other) for one, other in itertools.pairwise(levels)) > 5
+
+
 def test_texts_stand_out_from_their_bars():
     assert text_color("#0072b2") == "white" and text_color("#f0e442") == text_color("#d55e00") == "black"
 
 
-# -- what is drawn ----------------------------------------------------------------------------------------------------------
+# -- what is drawn ----------------------------------------------------------------------------------------------------
 
 
-def test_memory_is_stacked_to_what_was_live_and_planned():
-    _, _, trace = sample(ranks=4, units=5)
+@pytest.mark.parametrize("activations, covered", [(True, "model states and activation"), (False, "model states")])
+def test_memory_is_stacked_to_what_was_live_and_planned(activations, covered):
+    _, _, trace = sample(ranks=4, units=5, activations_planned=activations)
     trace["ranks"][2]["actions"][7]["peak_bytes"] += 10**6  # so that rank 2 is the fullest
     actions = [row for row in fullest(trace)["actions"] if row["kind"] != "Phase"]
     figure = draw_memory(trace)
@@ -81,19 +92,32 @@ def test_memory_is_stacked_to_what_was_live_and_planned():
     unit = 1e6
     stacks = [patch.get_data() for patch in axes.patches if isinstance(patch, StepPatch) and patch.get_fill()]
     tops = np.round(np.array([values for values, _, _ in stacks]) * unit)
-    live = np.array([[row["live"][kind] for row in actions] for kind in MEMORY_COLORS if any(row["live"].get(kind) for row in actions)])
+    live = np.array([[row["live"][kind] for row in actions]
+                     for kind in KINDS if any(row["live"].get(kind) for row in actions)])
     assert (tops == live.cumsum(axis=0)).all() and (stacks[0][1] == np.arange(len(actions) + 1)).all()
-    planned = next(lines for lines in axes.collections if isinstance(lines, LineCollection) and len(lines.get_segments()) == len(actions))
-    assert [round(segment[0][1] * unit) for segment in planned.get_segments()] == [sum(row["planned_live"].values()) for row in actions]
+    states = len(MODEL_STATE) - 1  # the float32 gradient lives within actions alone
+    assert len(live) == states + 1
+    bars = next(lines.get_segments() for lines in axes.collections
+                if isinstance(lines, LineCollection) and len(lines.get_segments()) == len(actions))
+    planned = [round(segment[0][1] * unit) for segment in bars]
+    assert planned == [sum(row["planned_live"].values()) for row in actions]
+    assert planned == list(live[:states + activations].sum(axis=0))  # they lie on the edge of what they plan
+    assert f"planned {covered}" in [text for text, _, _ in texts(figure)]
     peaks = next(patch for patch in axes.patches if isinstance(patch, StepPatch) and not patch.get_fill())
     assert [round(value * unit) for value in peaks.get_data()[0]] == [row["peak_bytes"] for row in actions]
 
 
 def test_memory_says_where_count_and_plan_part():
+    _, _, trace = sample(ranks=1, units=3, activations_planned=False)
+    assert "; model states equal the plan after every action" in draw_memory(trace).axes[0].get_title(loc="left")
     _, _, trace = sample(ranks=1, units=3)
-    assert "model states equal the plan after every action" in draw_memory(trace).axes[0].get_title(loc="left")
-    row = trace["ranks"][0]["actions"][4]
-    row["planned_live"] = {**row["planned_live"], "grad": row["planned_live"]["grad"] + 2, "optim": row["planned_live"]["optim"] - 2}
+    words = "; model states and activation equal the plan after every action"
+    assert words in draw_memory(trace).axes[0].get_title(loc="left")
+    row = trace["ranks"][0]["actions"][7]
+    row["live"] = {**row["live"], "activation": row["live"]["activation"] + 2}
+    assert f"count differs from plan first after {row['action']}" in draw_memory(trace).axes[0].get_title(loc="left")
+    row, plan = trace["ranks"][0]["actions"][4], trace["ranks"][0]["actions"][4]["planned_live"]
+    row["planned_live"] = {**plan, "grad": plan["grad"] + 2, "optim": plan["optim"] - 2}
     assert f"count differs from plan first after {row['action']}" in draw_memory(trace).axes[0].get_title(loc="left")
 
 
@@ -102,8 +126,9 @@ def test_capacity_is_drawn_or_told():
     figure = draw_memory(trace)
     assert [line.get_ydata()[0] for line in figure.axes[0].lines if len(set(line.get_ydata())) == 1] == [200.0]
     assert "capacity 200 KB" in [text for text, _, _ in texts(figure)]
-    trace["capacity"] = 14_273_600
-    assert "capacity 14.3 MB lies above the picture: 100 times the peak" in draw_memory(trace).axes[0].get_title(loc="left")
+    trace["capacity"] = 14_888_000
+    words = "capacity 14.9 MB lies above the picture: 100 times the peak"
+    assert words in draw_memory(trace).axes[0].get_title(loc="left")
 
 
 def test_kinds_that_are_new_are_drawn_too():
@@ -115,10 +140,11 @@ def test_kinds_that_are_new_are_drawn_too():
 
 def test_phases_that_come_again_are_numbered():
     rows = [{"phase": name} for name in ("forward", "forward", "backward", "forward", "backward", "update")]
-    assert phases(rows) == [("forward 0", 0, 2), ("backward 0", 2, 3), ("forward 1", 3, 4), ("backward 1", 4, 5), ("update", 5, 6)]
+    assert phases(rows) == [("forward 0", 0, 2), ("backward 0", 2, 3), ("forward 1", 3, 4), ("backward 1", 4, 5),
+                            ("update", 5, 6)]
 
 
-@pytest.mark.parametrize("microbatches, named", [(1, 4), (12, 26), (60, 61)])
+@pytest.mark.parametrize("microbatches, named", [(1, 4), (12, 26), (90, 91)])
 def test_names_of_many_phases_do_not_touch(microbatches, named):
     figure = draw_memory(sample(ranks=1, units=3, stage="2", accumulation=microbatches)[2])
     found = texts(figure)
@@ -133,10 +159,11 @@ def test_traffic_columns_and_plan():
     summary["traffic"][1]["sent_bytes_per_step"] += 8000
     axes = draw_traffic(summary).axes[0]
     assert "ranks 1 differ from the plan" in axes.get_title(loc="left")
-    heights, bottoms = [bar.get_height() * 1e3 for bar in axes.patches], [bar.get_y() * 1e3 for bar in axes.patches]
+    heights = [bar.get_height() * 1e3 for bar in axes.patches]
+    bottoms = [bar.get_y() * 1e3 for bar in axes.patches]
     gather, scatter = (summary["traffic"][0]["planned_by_op"][op] for op in ("all_gather", "reduce_scatter"))
     assert np.allclose(heights, [gather, gather + 8000, gather] + [scatter] * 3 + [192] * 3)
-    assert np.allclose(bottoms, [0] * 3 + heights[:3] + [gather + scatter, gather + 8000 + scatter, gather + scatter])
+    assert np.allclose(bottoms, [0] * 3 + heights[:3] + [gather + scatter + more for more in (0, 8000, 0)])
     plan = next(lines for lines in axes.collections if isinstance(lines, LineCollection))
     assert np.allclose([segment[0][1] * 1e3 for segment in plan.get_segments()], [gather, gather + scatter] * 3)
 
@@ -149,7 +176,8 @@ def test_curves():
     steps, _, _ = sample(ranks=1, units=3, steps=8, skipped=(2, 3))
     loss, norm = draw_curves(steps).axes
     assert list(loss.lines[0].get_ydata()) == [row["loss"] for row in steps]
-    assert np.isnan(norm.lines[0].get_ydata()).tolist() == [False, False, True, True] + [False] * 4 and norm.get_yscale() == "linear"
+    assert np.isnan(norm.lines[0].get_ydata()).tolist() == [False, False, True, True] + [False] * 4
+    assert norm.get_yscale() == "linear"
     assert [segment[0][0] for segment in loss.collections[0].get_segments()] == [2, 3]
     steps[0]["grad_norm"] = 100.0
     assert draw_curves(steps).axes[1].get_yscale() == "log"
@@ -161,15 +189,25 @@ def test_curves():
 def test_gantt_bars_are_the_runs():
     _, _, trace = sample(ranks=2, units=4)
     axes = draw_gantt(trace).axes[0]
-    bars = next(each for each in axes.collections if isinstance(each, PolyCollection)).get_paths()
-    boxes = sorted((path.get_extents().y0, path.get_extents().x0, path.get_extents().x1) for path in bars)
+    bars = next(each for each in axes.collections if isinstance(each, PolyCollection))
+    extents = [path.get_extents() for path in bars.get_paths()]
+    names = {to_rgba(color): name for name, color in SPAN_COLORS.items()}
+    shown = [names[tuple(color)] for color in bars.get_facecolor()]
+    boxes = sorted((box.y0, box.x0, box.x1, name) for box, name in zip(extents, shown, strict=True))
+    computing = {"Forward": "forward", "Backward": "backward", "OptimStep": "update",
+                 **dict.fromkeys(("LoadBatch", "Loss", "LossBackward"), "other")}
     expected = []
     for index, rank in enumerate(trace["ranks"]):
-        computed = [row for row in rank["actions"] if row["kind"] in ("Forward", "Backward", "OptimStep")]
-        for track, rows in enumerate((computed, rank["collectives"])):
-            expected += [(2.25 * index + track - 0.42, 1e6 * row["begin_s"], 1e6 * row["end_s"]) for row in rows]
-    assert np.allclose(boxes, sorted(expected))
-    assert [label.get_text() for label in axes.get_yticklabels()] == ["rank 0  compute", "comm.", "rank 1  compute", "comm."]
+        computed = [(row, computing[row["kind"]]) for row in rank["actions"] if row["kind"] in computing]
+        for track, rows in enumerate((computed, [(row, row["op"]) for row in rank["collectives"]])):
+            expected += [(2.25 * index + track - 0.42, 1e6 * row["begin_s"], 1e6 * row["end_s"], name)
+                         for row, name in rows]
+    expected.sort()
+    assert np.allclose([box[:3] for box in boxes], [box[:3] for box in expected])
+    assert [box[3] for box in boxes] == [box[3] for box in expected]
+    assert {box[3] for box in boxes} == {"forward", "backward", "update", "other", "all_gather", "reduce_scatter"}
+    labels = [label.get_text() for label in axes.get_yticklabels()]
+    assert labels == ["rank 0  compute", "comm.", "rank 1  compute", "comm."]
 
 
 def test_labels_lie_in_their_bars():
@@ -180,13 +218,15 @@ def test_labels_lie_in_their_bars():
         each for each in axes.collections if isinstance(each, PolyCollection)).get_paths()]
     assert len(labels) > 100
     for text, box in labels:
-        assert any(bar.x0 <= box.x0 and box.x1 <= bar.x1 and bar.y0 <= box.y0 and box.y1 <= bar.y1 for bar in bars), text
+        assert any(bar.x0 <= box.x0 and box.x1 <= bar.x1 and bar.y0 <= box.y0 and box.y1 <= bar.y1
+                   for bar in bars), text
 
 
 def test_many_ranks_are_cut_and_that_is_said():
     _, _, trace = sample(ranks=18, units=3)
     figure = draw_gantt(trace)
-    assert "ranks 0 to 15 of 18" in figure.axes[0].get_title(loc="left") and len(figure.axes[0].get_yticks()) == 2 * gantt.SHOWN
+    assert "ranks 0 to 15 of 18" in figure.axes[0].get_title(loc="left")
+    assert len(figure.axes[0].get_yticks()) == 2 * gantt.SHOWN
 
 
 def test_collectives_at_one_time_share_their_row():
@@ -204,10 +244,24 @@ def test_lanes():
     assert lanes([(3, 4), (0, 4)]) == [1, 0]
 
 
-def test_every_action_of_the_schedule_has_a_bar_or_none():
-    names = {name for name, each in vars(schedule).items() if isinstance(each, type) and each.__module__ == schedule.__name__}
-    assert set(SPAN_OF_ACTION) == names - {"Axis", "Phase", "Reshard", "FreeGrad"}
-    assert set(SPAN_OF_ACTION.values()) <= set(SPAN_COLORS)
+def test_every_kind_of_work_has_a_bar():
+    """All kinds that effects speak of, costs know, and the text chart has a letter for."""
+    runs = ({"stage": "0"}, {"stage": "1"}, {"stage": "2"}, {"stage": "3"}, {"shards": 2})
+    traces = [sample(ranks=4, units=3, **options)[2] for options in runs]
+    kinds = {row["work"] for trace in traces for row in trace["ranks"][0]["actions"]} - {None}
+    assert kinds == set(SPAN_OF_WORK) == set(LETTER) == {field.name for field in fields(Costs)}
+    assert set(SPAN_OF_WORK.values()) <= set(SPAN_COLORS)
+
+
+def test_a_new_action_needs_nothing_here():
+    """What is drawn of an action follows from the kind of its work, not from its name."""
+    _, _, known = sample(ranks=2, units=3)
+    _, _, new = sample(ranks=2, units=3)
+    for rank in new["ranks"]:
+        for row in rank["actions"]:
+            row["kind"] = "New"
+    for draw in (draw_gantt, draw_memory):
+        assert image(draw(new), "svg") == image(draw(known), "svg")
 
 
 def test_units_of_axes():
@@ -216,10 +270,8 @@ def test_units_of_axes():
     assert [second_unit(most)[1] for most in (0, 5e-6, 1e-3, 2e-3, 1.9, 2)] == ["µs", "µs", "µs", "ms", "ms", "s"]
 
 
-def test_model_states_are_the_planners():
-    from mpizero.memory import KINDS
-    from mpizero.planner.memory import KINDS as PLANNED
-    assert set(MODEL_STATE) == set(PLANNED) and set(MEMORY_COLORS) == set(KINDS)
+def test_every_kind_of_memory_has_a_colour():
+    assert set(MEMORY_COLORS) == set(KINDS)
 
 
 def test_the_same_figure_gives_the_same_file():

@@ -1,4 +1,4 @@
-"""The page: whole, self-contained, nothing in it taken for HTML that is not ours; and the tables that it shares with --json."""
+"""The page: whole, self-contained, nothing in it taken for HTML that is not ours; its tables, as --json has them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from mpizero.report.html import Markup, element, void
 from mpizero.report.log import Log, read_log
 from mpizero.report.page import page, show
-from mpizero.report.tables import tables
+from mpizero.report.tables import action_table, tables
 from tests.report.sample import sample, write_log
 
 SVG = b"<svg xmlns='http://www.w3.org/2000/svg'/>"
@@ -30,7 +30,8 @@ class Reader(HTMLParser):
 
     def handle_starttag(self, tag, attrs):
         self.elements.append(tag)
-        self.loaded += [value for key, value in attrs if key in ("src", "href", "srcset", "action", "background", "data")]
+        self.loaded += [value for key, value in attrs
+                        if key in ("src", "href", "srcset", "action", "background", "data")]
         assert not [key for key, _ in attrs if key.startswith("on")]
         if tag not in VOID:
             self.open.append(tag)
@@ -55,11 +56,13 @@ def read(log: Log, figures=("loss", "memory", "traffic", "gantt")) -> Reader:
 @pytest.mark.parametrize("options", [{"ranks": 1, "units": 3}, {"ranks": 16, "units": 40, "shards": 4}], ids=str)
 def test_the_page_needs_nothing_else(options):
     reader = read(log_of(**options))
-    assert reader.elements.count("img") == 4 and reader.loaded == [f"data:image/svg+xml;base64,{base64.b64encode(SVG).decode()}"] * 4
+    assert reader.elements.count("img") == 4
+    assert reader.loaded == [f"data:image/svg+xml;base64,{base64.b64encode(SVG).decode()}"] * 4
     assert not {"script", "link", "iframe", "object", "base", "form"} & set(reader.elements)
     assert ("mlp, stage 3, 1 rank" if options["ranks"] == 1 else "mlp, stage 3, 16 ranks") in reader.texts
     text = "\n".join(reader.texts)
-    assert "Bytes of model states equal their plan on every rank; bytes sent equal their plan on every rank; replicas are equal." in text
+    assert ("Bytes of model states equal their plan on every rank; bytes sent equal their plan on every rank; replicas "
+            "are equal.") in text
     assert len(re.findall("^NO$", text, re.MULTILINE)) == 50  # of the 50 steps, none was skipped
 
 
@@ -75,12 +78,14 @@ def test_what_stands_in_a_log_is_never_html():
         for each in rank["collectives"]:
             each.update(op=evil, group=evil, unit=evil)
     reader = read(log)
-    assert "script" not in reader.elements and reader.elements.count("img") == 4 and sum(evil in text for text in reader.texts) > 10
+    assert "script" not in reader.elements and reader.elements.count("img") == 4
+    assert sum(evil in text for text in reader.texts) > 10
 
 
 def test_elements_escape():
     assert element("p", "a<b", Markup("<b>"), title='"x"') == '<p title="&quot;x&quot;">a&lt;b<b></p>'
-    assert element("td", class_="no") == '<td class="no"></td>' and void("meta", http_equiv="x") == '<meta http-equiv="x">'
+    assert element("td", class_="no") == '<td class="no"></td>'
+    assert void("meta", http_equiv="x") == '<meta http-equiv="x">'
 
 
 def test_disagreement_is_said():
@@ -94,7 +99,8 @@ def test_disagreement_is_said():
     assert "Bytes of model states DIFFER from their plan; bytes sent DIFFER from their plan; replicas DIFFER." in text
     assert "unit 3: ranks 0 and 1" in text
     found = {table.name: table.rows for table in tables(log)}
-    assert [row["equal"] for row in found["memory"]] == [True, False] and [row["equal"] for row in found["traffic"]] == [False, True]
+    assert [row["equal"] for row in found["memory"]] == [True, False]
+    assert [row["equal"] for row in found["traffic"]] == [False, True]
 
 
 def test_what_is_missing_is_said(tmp_path):
@@ -103,7 +109,8 @@ def test_what_is_missing_is_said(tmp_path):
     (folder / "trace.json").unlink()
     reader = read(read_log(folder), figures=("loss",))
     text = "\n".join(reader.texts)
-    assert "Training log a <log>" in text and "has no summary.json" in text and "has no trace.json" in text and "2 steps" in text
+    for words in ("Training log a <log>", "has no summary.json", "has no trace.json", "2 steps"):
+        assert words in text
     (folder / "steps.jsonl").write_text("")
     assert "No step has ended yet" in "\n".join(read(read_log(folder), figures=()).texts)
 
@@ -117,10 +124,17 @@ def test_tables_are_the_logs():
     json.dumps([table.rows for table in found.values()], allow_nan=False)
     assert [row["value"] for row in found["run"].rows][:6] == ["mlp", "3", "float16", 4, "1 x 4", 5]
     assert found["steps"].rows == log.steps
-    assert found["memory"].rows[2]["peak"] == found["memory"].rows[2]["planned_peak"] == log.summary["memory"][2]["peak"]
+    memory = found["memory"].rows[2]
+    assert memory["peak"] == memory["planned_peak"] == log.summary["memory"][2]["peak"]
     traffic, plan = found["traffic"].rows[3], log.summary["traffic"][3]["planned_by_op"]
-    assert (traffic["all_gather"], traffic["planned_reduce_scatter"], traffic["agree"]) == (plan["all_gather"], plan["reduce_scatter"], 192)
+    assert (traffic["all_gather"], traffic["planned_all_gather"]) == (plan["all_gather"],) * 2
+    assert (traffic["reduce_scatter"], traffic["planned_reduce_scatter"]) == (plan["reduce_scatter"],) * 2
+    assert traffic["agree"] == 192
     assert traffic["sent_bytes_per_step"] == sum(plan.values()) == traffic["planned_sent_bytes_per_step"]
+
+
+def milliseconds(rows) -> float:
+    return sum(1e3 * (row["end_s"] - row["begin_s"]) for row in rows)
 
 
 def test_tables_of_time_add_up():
@@ -129,8 +143,14 @@ def test_tables_of_time_add_up():
     for row, rank in zip(found["time"], log.trace["ranks"], strict=True):
         parts = [row[key] for key in ("forward", "backward", "update", "collectives", "rest")]
         assert sum(parts) == pytest.approx(row["step"]) and min(parts) > -1e-9
-        assert row["collectives"] == pytest.approx(sum(1e3 * (each["end_s"] - each["begin_s"]) for each in rank["collectives"]))
-    assert sum(row["forward"] for row in found["units"]) == pytest.approx(sum(row["forward"] for row in found["time"]) / 4)
+        assert row["collectives"] == pytest.approx(milliseconds(rank["collectives"]))
+        for kind, name in (("Forward", "forward"), ("Backward", "backward"), ("OptimStep", "update")):
+            spent = milliseconds(each for each in rank["actions"] if each["kind"] == kind)
+            assert row[name] == pytest.approx(spent) and spent > 0
+    for name in ("forward", "backward", "update"):
+        mean = sum(row[name] for row in found["time"]) / 4
+        assert sum(row[name] for row in found["units"]) == pytest.approx(mean)
+    assert {row["unit"] for row in found["units"]} == {f"s{i}" for i in range(5)}  # what is no segment's is not here
     collectives = {row["op"]: row for row in found["collectives"]}
     assert {op: row["bytes_sent"] for op, row in collectives.items()} == log.summary["traffic"][0]["planned_by_op"]
     assert collectives["all_gather"]["calls"] == 20 and collectives["reduce_scatter"]["messages"] == 30
@@ -138,5 +158,31 @@ def test_tables_of_time_add_up():
     assert [row["action"] for row in found["actions"]] == [row["action"] for row in log.trace["ranks"][0]["actions"]]
 
 
+@pytest.mark.parametrize("planned", [True, False], ids=["activations planned", "not planned"])
+def test_actions_beside_their_plan(planned):
+    """Activations count as far as the plan knows them."""
+    log = log_of(ranks=1, units=3, activations_planned=planned)
+    actions = log.trace["ranks"][0]["actions"]
+    table = next(table for table in tables(log) if table.name == "actions")
+    assert all(row["equal"] for row in table.rows) and any(row["activation"] for row in table.rows)
+    assert ("planned_activation" in table.columns) == planned
+    if planned:
+        assert [row["planned_activation"] for row in table.rows] == [row["live"]["activation"] for row in actions]
+    for number, kind in ((4, "activation"), (6, "optim")):
+        actions[number]["live"] = {**actions[number]["live"], kind: actions[number]["live"][kind] + 2}
+    off = [number for number, row in enumerate(action_table(log.trace).rows) if not row["equal"]]
+    assert off == ([4, 6] if planned else [6])
+
+
+def test_a_new_action_needs_nothing_here():
+    """What is shown of an action follows from the kind of its work, not from its name."""
+    known, new = log_of(ranks=2, units=3), log_of(ranks=2, units=3)
+    for rank in new.trace["ranks"]:
+        for row in rank["actions"]:
+            row["kind"] = "New"
+    assert [table.rows for table in tables(new)] == [table.rows for table in tables(known)]
+
+
 def test_numbers_as_people_read_them():
-    assert [show(value) for value in (None, 1234567, 12345.6, 0.000123456, 3.0, "x")] == ["-", "1,234,567", "12,346", "0.0001235", "3", "x"]
+    shown = {None: "-", 1234567: "1,234,567", 12345.6: "12,346", 0.000123456: "0.0001235", 3.0: "3", "x": "x"}
+    assert {value: show(value) for value in shown} == shown

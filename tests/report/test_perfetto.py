@@ -2,73 +2,19 @@
 
 from __future__ import annotations
 
-import itertools
 import json
-from collections import defaultdict
 
 import pytest
 
 from mpizero.errors import ConfigError
+from mpizero.memory.kinds import MODEL_STATE
 from mpizero.report.perfetto import perfetto
+from tests.report.events import check
 from tests.report.sample import sample
 
 RUNS = {"1 rank": {"ranks": 1, "units": 3}, "4 ranks": {"ranks": 4, "units": 5},
-        "hybrid": {"ranks": 6, "units": 4, "shards": 3, "accumulation": 2}, "stage 0": {"ranks": 3, "units": 3, "stage": "0"}}
-
-
-def check(events: list[dict], ranks: int) -> dict[str, list[dict]]:
-    """Assert what holds for any trace; returns the events by phase."""
-    by_phase = defaultdict(list)
-    for event in events:
-        by_phase[event["ph"]].append(event)
-    assert set(by_phase) <= set("MXCsf") and {event["pid"] for event in events} == set(range(ranks))
-    timed = [event for event in events if event["ph"] != "M"]
-    assert [event["ts"] for event in timed] == sorted(event["ts"] for event in timed) and events[:len(by_phase["M"])] == by_phase["M"]
-    check_slices(by_phase["X"])
-    check_arrows(by_phase, events)
-    names = {(event["pid"], event["tid"]): event["args"]["name"] for event in by_phase["M"] if event["name"] == "thread_name"}
-    assert {(event["pid"], event["tid"]) for event in by_phase["X"]} <= set(names)
-    assert {names[rank, thread] for rank in range(ranks) for thread in (1, 100)} == {"compute", "communication"}
-    processes = [event["args"]["name"] for event in by_phase["M"] if event["name"] == "process_name"]
-    assert [name.split(" on ")[0] for name in processes] == [f"rank {rank}" for rank in range(ranks)]
-    assert {event["pid"] for event in by_phase["C"]} == set(range(ranks))
-    assert all(type(value) is int and value >= 0 for event in by_phase["C"] for value in event["args"].values())
-    return by_phase
-
-
-def check_slices(slices: list[dict]) -> None:
-    """On one track they follow each other; the viewers would cut or drop those that cross."""
-    tracks = defaultdict(list)
-    for event in slices:
-        assert event["dur"] >= 0 and event["ts"] >= 0
-        tracks[event["pid"], event["tid"]].append(nanoseconds(event))
-    for spans in tracks.values():
-        assert all(end <= begin for (_, end), (begin, _) in itertools.pairwise(spans))
-
-
-def check_arrows(by_phase: dict[str, list[dict]], events: list[dict]) -> None:
-    """Each has one start and one later finish, each within an open slice of its own track."""
-    place = {id(event): index for index, event in enumerate(events)}
-    starts, finishes = ({event["id"]: event for event in by_phase[phase]} for phase in "sf")
-    assert len(starts) == len(by_phase["s"]) == len(by_phase["f"]) and set(starts) == set(finishes)
-    for number, start in starts.items():
-        finish = finishes[number]
-        assert start["ts"] <= finish["ts"] and start["pid"] != finish["pid"] and finish["bp"] == "e"
-        assert (start["name"], start["cat"]) == (finish["name"], finish["cat"])
-        for end in (start, finish):
-            (slice,) = [slice for slice in by_phase["X"] if within(end, slice)]
-            assert place[id(slice)] < place[id(end)]  # the slice stands first, also where both begin together
-
-
-def within(event: dict, slice: dict) -> bool:
-    begin, end = nanoseconds(slice)
-    return (event["pid"], event["tid"]) == (slice["pid"], slice["tid"]) and begin <= int(1000 * event["ts"]) < end
-
-
-def nanoseconds(slice: dict) -> tuple[int, int]:
-    """Begin and end as Perfetto reads them: whole nanoseconds, the rest cut off."""
-    begin = int(1000 * slice["ts"])
-    return begin, begin + int(1000 * slice["dur"])
+        "hybrid": {"ranks": 6, "units": 4, "shards": 3, "accumulation": 2},
+        "stage 0": {"ranks": 3, "units": 3, "stage": "0"}}
 
 
 @pytest.mark.parametrize("options", RUNS.values(), ids=RUNS)
@@ -89,15 +35,16 @@ def test_times_and_counters_of_one_rank():
     events = perfetto(trace)["traceEvents"]
     forward = next(row for row in trace["ranks"][1]["actions"] if row["action"] == "Forward(1, mb=0)")
     (slice,) = [event for event in events if event["name"] == "Forward(1, mb=0)" and event["pid"] == 1]
-    assert (slice["ts"], slice["dur"]) == pytest.approx((1e6 * forward["begin_s"], 1e6 * (forward["end_s"] - forward["begin_s"])), abs=3e-3)
+    began, took = forward["begin_s"], forward["end_s"] - forward["begin_s"]
+    assert (slice["ts"], slice["dur"]) == pytest.approx((1e6 * began, 1e6 * took), abs=3e-3)
     assert slice["args"]["label"] == "s1" and slice["args"]["peak_bytes"] == forward["peak_bytes"] and slice["tid"] == 1
     counters = [event["args"] for event in events if event["pid"] == 1 and event["name"] == "memory (bytes)"]
     assert counters == [row["live"] for row in trace["ranks"][1]["actions"]]
     states = [event["args"] for event in events if event["pid"] == 1 and event["name"] == "model states (bytes)"]
-    planned = [sum(row["planned_live"].values()) for row in trace["ranks"][1]["actions"]]
+    planned = [sum(row["planned_live"][kind] for kind in MODEL_STATE) for row in trace["ranks"][1]["actions"]]
     assert states == [{"counted": nbytes, "planned": nbytes} for nbytes in planned]
     shown = {event["name"].split("(")[0] for event in events if event["ph"] == "X" and event["tid"] == 1}
-    assert shown == {"Forward", "Backward", "Reshard", "OptimStep", "FreeGrad"}
+    assert shown == {"LoadBatch", "Forward", "Loss", "LossBackward", "Backward", "Reshard", "OptimStep", "FreeGrad"}
     assert {event["name"] for event in events if event.get("tid") == 100 and event["ph"] == "X"} == {
         f"{op} s{unit}" for op in ("all_gather", "reduce_scatter") for unit in range(3)}
 
@@ -110,7 +57,8 @@ def test_arrows_join_the_send_to_its_arrival():
     assert {(event["pid"], finishes[event["id"]]["pid"]) for event in by_phase["s"]} == {(0, 1), (1, 2), (2, 0)}
     first = [event for event in by_phase["s"] if event["pid"] == 0][:2]
     gather = trace["ranks"][0]["collectives"][0], trace["ranks"][1]["collectives"][0]
-    assert [event["ts"] for event in first] == pytest.approx([1e6 * send["begin_s"] for send in gather[0]["sends"]], abs=1e-3)
+    begins = [1e6 * send["begin_s"] for send in gather[0]["sends"]]
+    assert [event["ts"] for event in first] == pytest.approx(begins, abs=1e-3)
     ends = [1e6 * row["end_s"] for row in gather[1]["arrivals"]]
     assert [finishes[event["id"]]["ts"] for event in first] == pytest.approx(ends, abs=1e-3)
 

@@ -6,11 +6,10 @@ import pytest
 from matplotlib.collections import PolyCollection
 
 from mpizero.errors import ConfigError
-from mpizero.layout import wrap
 from mpizero.planner.costs import Costs
 from mpizero.planner.timeline import Timeline, simulate
 from mpizero.report.timeline import draw_timeline, plot
-from mpizero.schedule import STRATEGIES, training_lists
+from mpizero.schedule import StepSettings, set_up
 from tests.report.drawn import outside, overlaps, texts
 from tests.schedule.toys import chain
 
@@ -18,8 +17,8 @@ COSTS = Costs(forward=2, backward=4, all_gather=1.5, reduce_scatter=1.5, optim_s
 
 
 def lecture(units=4, whole=False, **options) -> Timeline:
-    lists = training_lists(STRATEGIES["3"], wrap(chain((64,) * units), 64), 1, 64, keep_last_unit=True, **options)
-    return simulate(lists.step() if whole else lists.accumulate, COSTS, limit=2)
+    setup = set_up(chain((64,) * units), 64, StepSettings("3", keep_last_unit=True, **options))
+    return simulate(setup.lists.step() if whole else setup.lists.accumulate, setup.geometry, COSTS, limit=2)
 
 
 @pytest.mark.parametrize("units", [3, 12, 40])
@@ -27,7 +26,8 @@ def test_texts_are_readable(units):
     figure = draw_timeline(lecture(units, whole=True))
     found = texts(figure)
     assert not overlaps(found) and not outside(figure, found)
-    assert {"compute", "communication", "time since the step began (s)", "forward", "backward", "update"} <= {text for text, _, _ in found}
+    names = {"compute", "communication", "time since the step began (s)", "forward", "backward", "update"}
+    assert names <= {text for text, _, _ in found}
 
 
 def test_bars_are_the_events():
@@ -36,7 +36,8 @@ def test_bars_are_the_events():
     (axes,) = figure.axes
     assert axes.get_title(loc="left") == "Simulated step: 27 s, of which 24 s (89%) compute; at most 2 units gathered"
     bars = next(each for each in axes.collections if isinstance(each, PolyCollection)).get_paths()
-    boxes = [(path.get_extents().x0, path.get_extents().x1, round(path.get_extents().y0 + 0.42)) for path in bars]
+    extents = [path.get_extents() for path in bars]
+    boxes = [(extent.x0, extent.x1, round(extent.y0 + 0.42)) for extent in extents]
     assert boxes == [(event.start, event.end, int(event.stream == "communication")) for event in timeline.events]
     labels = [text.get_text() for text in axes.texts]
     assert labels[:4] == ["A0", "F0", "A1", "F1"] and labels[-3:] == ["R1", "B0", "R0"]
@@ -44,13 +45,16 @@ def test_bars_are_the_events():
 
 def test_times_have_a_unit_that_suits():
     costs = Costs(forward=0.021, backward=0.042, all_gather=0.013)
-    figure = draw_timeline(simulate(training_lists(STRATEGIES["3"], wrap(chain((64,)), 2), 1, 2).accumulate, costs))
-    assert figure.axes[0].get_xlabel() == "time since the step began (ms)"
-    assert figure.axes[0].get_title(loc="left") == "Simulated step: 76 ms, of which 63 ms (83%) compute; at most 2 units gathered"
+    setup = set_up(chain((64,)), 2, StepSettings("3"))
+    (axes,) = draw_timeline(simulate(setup.lists.accumulate, setup.geometry, costs)).axes
+    assert axes.get_xlabel() == "time since the step began (ms)"
+    assert axes.get_title(loc="left") == (
+        "Simulated step: 76 ms, of which 63 ms (83%) compute; at most 2 units gathered")
 
 
 def test_nothing_happens():
-    assert "0 µs" in draw_timeline(simulate([], COSTS)).axes[0].get_title(loc="left")
+    geometry = set_up(chain((64,)), 2).geometry
+    assert "0 µs" in draw_timeline(simulate([], geometry, COSTS)).axes[0].get_title(loc="left")
 
 
 @pytest.mark.parametrize("name, begin", [("step.png", b"\x89PNG"), ("step.SVG", b"<?xml")])

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from mpizero.layout import ModelSpec, ParamSpec, StageSpec, Wrapping, wrap
-from mpizero.schedule import STRATEGIES, Action, accumulate, update, without_lone_collectives, zero_grad
+from collections.abc import Iterable
+
+from mpizero.layout import Geometry, ModelSpec, ParamSpec, Policy, SegmentSpec
+from mpizero.schedule import Action, Setup, StepSettings, set_up, validate
 
 
 def chain(sizes=(5, 7, 3)) -> ModelSpec:
-    """A stage for each size, each with a parameter of its own."""
+    """A segment for each size, each with a parameter of its own."""
     return ModelSpec(tuple(ParamSpec(f"p{i}", (size,)) for i, size in enumerate(sizes)),
-                     tuple(StageSpec(f"s{i}", (f"p{i}",)) for i in range(len(sizes))))
+                     tuple(SegmentSpec(f"s{i}", (f"p{i}",)) for i in range(len(sizes))))
 
 
 def tied() -> ModelSpec:
-    """The last stage reads the first one's parameter again."""
+    """The last segment reads the first one's parameter again."""
     spec = chain()
-    return ModelSpec(spec.params, (*spec.stages[:-1], StageSpec("head", ("p2", "p0"))))
+    return ModelSpec(spec.params, (*spec.segments[:-1], SegmentSpec("head", ("p2", "p0"))))
 
 
 def mlp5() -> ModelSpec:
@@ -23,11 +25,19 @@ def mlp5() -> ModelSpec:
     return chain((3168, 9312, 9312, 9312, 1552))
 
 
-def step(stage: str, spec: ModelSpec, ranks: int, shards: int | None = None, microbatches: int = 1, no_sync: bool = False,
-         policy=None) -> tuple[list[Action], Wrapping, int, int]:
-    """A whole step, its wrapping, replicas and shards."""
-    shards = 1 if stage == "0" else shards or ranks
-    wrapping, strategy = wrap(spec, ranks, policy), STRATEGIES[stage]
-    units = len(wrapping.units)
-    actions = [*accumulate(strategy, wrapping.stages, units, microbatches, no_sync), *update(strategy, units), *zero_grad(units)]
-    return without_lone_collectives(actions, ranks // shards, shards), wrapping, ranks // shards, shards
+def setup(stage: str, spec: ModelSpec, ranks: int, shards: int | None = None, policy: Policy | None = None,
+          dtype: str = "float16", **settings) -> Setup:
+    """A step. shards: all ranks unless given; at stage 0 one."""
+    chosen = StepSettings(stage, None if stage == "0" else shards, **settings)
+    return set_up(spec, ranks, chosen, dtype=dtype, policy=policy)
+
+
+def step(*arguments, **options) -> tuple[list[Action], Geometry]:
+    """The actions of a whole step of `setup`, and what they are about."""
+    made = setup(*arguments, **options)
+    return made.lists.step(), made.geometry
+
+
+def check(actions: Iterable[Action], geometry: Geometry, limit: int | None = None) -> None:
+    """IllegalSchedule unless the validator accepts `actions`."""
+    validate(actions, geometry.wrapping, geometry.placement, geometry.mesh, limit)

@@ -17,8 +17,8 @@ ROOT = Path(__file__).resolve().parents[2]
 # What an mpirun tells its ranks. A second mpirun, or a program without one, must not take it for its own.
 LAUNCHER_PREFIXES = ("OMPI_", "OPAL_", "PMIX_", "PMI_", "PRTE_", "HYDRA_", "HYDI_", "MPI_LOCAL", "MPIEXEC_")
 
-# Open MPI refuses root, and more ranks than cores, unless told; then ranks must not spin, nor be bound to one core each. MPICH
-# ignores all this.
+# Open MPI refuses root, and more ranks than cores, unless it is set to allow them; then ranks must not spin, nor be
+# bound to one core each. MPICH ignores all this.
 OPEN_MPI_SETTINGS = {
     "OMPI_ALLOW_RUN_AS_ROOT": "1",
     "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
@@ -60,20 +60,17 @@ def clean_environment(changes: Mapping[str, str | None] | None = None) -> dict[s
     return {name: value for name, value in merged.items() if value is not None}
 
 
-def launch(
-    n: int | None, *arguments: str | Path, timeout: float = 60.0, env: Mapping[str, str | None] | None = None, cwd: Path = ROOT
-) -> Finished:
+def launch(n: int | None, *arguments: str | Path, timeout: float = 60.0, env: Mapping[str, str | None] | None = None,
+           cwd: Path = ROOT) -> Finished:
     """Run `mpirun -n N python ARGUMENTS` (without mpirun if n is None) and wait for its end.
 
-    `env` changes the environment; None removes a name. A program that has not ended after `timeout` seconds is killed with all
-    its ranks and raises TimeoutError with what it wrote: a hang is never an expected end.
+    `env` changes the environment; None removes a name. A program that has not ended after `timeout` seconds is killed
+    with all its ranks and raises TimeoutError with what it wrote: a hang is never an expected end.
     """
     command = [*([] if n is None else [mpirun(), "-n", str(n)]), sys.executable, *map(str, arguments)]
     start = time.monotonic()
-    child = subprocess.Popen(
-        command, cwd=cwd, env=clean_environment(env), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        start_new_session=True,
-    )
+    child = subprocess.Popen(command, cwd=cwd, env=clean_environment(env), stdin=subprocess.DEVNULL,
+                             stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True)
     try:
         stdout, stderr = child.communicate(timeout=timeout)
     except subprocess.TimeoutExpired:

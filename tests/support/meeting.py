@@ -9,7 +9,7 @@ import signal
 import socket
 import time
 from array import array
-from typing import NoReturn
+from typing import NoReturn, final
 from zlib import crc32
 
 from mpi4py import MPI
@@ -21,8 +21,9 @@ class OutOfStep(Exception):
     """Ranks met that had come for different reasons."""
 
 
+@final
 class Meeting:
-    """Final. `stderr` is a file descriptor that nothing captures. `over`: set it when ranks need not meet again."""
+    """`stderr` is a file descriptor that nothing captures. `over`: set it when ranks need not meet again."""
 
     def __init__(self, stderr: int) -> None:
         self.comm = MPI.COMM_WORLD.Dup()
@@ -37,8 +38,8 @@ class Meeting:
     def share(self, purpose: str, text: str = "", *, seconds: float | None = None) -> list[str]:
         """All ranks' texts, in rank order.
 
-        After `seconds` of waiting the job is aborted, with the stacks of all ranks of this machine. OutOfStep if another rank
-        came for another purpose; its argument holds all texts.
+        After `seconds` of waiting the job is aborted, with the stacks of all ranks of this machine. OutOfStep if
+        another rank came for another purpose; its argument holds all texts.
         """
         data = text.encode()
         mine = array("q", [crc32(purpose.encode()), len(data)])
@@ -54,7 +55,8 @@ class Meeting:
         return texts
 
     def _leave(self) -> None:
-        """A process that ends before the meetings are over would wait in MPI_Finalize, and the others for it, for ever."""
+        """A process that ends before the meetings are over would wait in MPI_Finalize, and the others for it, for
+        ever."""
         if not self.over:
             self._abort(f"rank {self.rank} ended before the others")
 

@@ -1,10 +1,10 @@
 """`mpirun -n 4 pytest --with-mpi`: four pytests that behave like one. A pytest plugin.
 
-A test that asks for `world`, or for what stands on it, is a rank test (marker `mpi`). Rank tests run on all ranks, which meet
-after each phase (setup, call, teardown): a failure on one rank is a failure on all, and rank 0, the only one that writes to the
-terminal, reports the traceback of each failing rank. All other tests run on rank 0 alone, before them, while the other ranks
-sleep. A rank that does not come to a meeting hangs in MPI, most likely because another one has failed and left it alone: then
-the job is aborted with the stacks of all ranks.
+A test that asks for `world`, or for what stands on it, is a rank test (marker `mpi`). Rank tests run on all ranks,
+which meet after each phase (setup, call, teardown): a failure on one rank is a failure on all, and rank 0, the only one
+that writes to the terminal, reports the traceback of each failing rank. All other tests run on rank 0 alone, before
+them, while the other ranks sleep. A rank that does not come to a meeting hangs in MPI, most likely because another one
+has failed and left it alone: then the job is aborted with the stacks of all ranks.
 """
 
 from __future__ import annotations
@@ -14,13 +14,14 @@ import getpass
 import os
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, final
 
 import pytest
 
 if TYPE_CHECKING:
-    from mpizero.dist import Group
+    from mpizero.comm import Group
 
+NAME = "ranks"  # the plugin's
 END = "\0end"  # the text of a rank that runs no more tests
 SEVERITY = ("passed", "skipped", "failed")
 
@@ -33,7 +34,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 @pytest.hookimpl(trylast=True)
 def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("--with-mpi"):
-        config.pluginmanager.register(Together(config), "together")
+        config.pluginmanager.register(RankPlugin(config), NAME)
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -58,7 +59,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
 @pytest.fixture(scope="session")
 def world() -> Group:
     """The group of all ranks."""
-    from mpizero.dist import start
+    from mpizero.comm import start
 
     return start()
 
@@ -69,7 +70,7 @@ def group(request: pytest.FixtureRequest, world: Group) -> Group | None:
 
     A fixture that uses it gets None on the other ranks and must let it through.
     """
-    from mpizero.dist import TrafficLog
+    from mpizero.comm import TrafficLog
 
     if request.param > world.size:
         pytest.skip(f"needs {request.param} ranks, there are {world.size}")
@@ -79,12 +80,13 @@ def group(request: pytest.FixtureRequest, world: Group) -> Group | None:
 @pytest.fixture
 def shared_path(request: pytest.FixtureRequest, tmp_path: Path, world: Group) -> Path:
     """A temporary folder, the same on all ranks: rank 0's."""
-    meeting = request.config.pluginmanager.getplugin("together").meeting
+    meeting = request.config.pluginmanager.getplugin(NAME).meeting
     return Path(meeting.share("a shared folder", str(tmp_path))[0])
 
 
-class Together:
-    """What one rank does so that all stay together. Final."""
+@final
+class RankPlugin:
+    """What one rank does so that all stay in step."""
 
     def __init__(self, config: pytest.Config) -> None:
         from tests.support.meeting import Meeting, OutOfStep
@@ -107,7 +109,8 @@ class Together:
             if theirs != names:
                 self.meeting.over = True
                 odd = ", ".join(sorted(set(theirs) ^ set(names))[:5]) or "the same in another order"
-                pytest.exit(f"ranks {self.meeting.rank} and {rank} collected different tests: {odd}", pytest.ExitCode.USAGE_ERROR)
+                pytest.exit(f"ranks {self.meeting.rank} and {rank} collected different tests: {odd}",
+                            pytest.ExitCode.USAGE_ERROR)
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> None:
@@ -116,7 +119,7 @@ class Together:
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_protocol(self, item):
-        """All ranks begin a rank test together. Outermost, so that the clock of the test does not run meanwhile."""
+        """No rank begins a rank test before all do. Outermost, so that the clock of the test does not run meanwhile."""
         if _is_rank_test(item):
             try:
                 self.meeting.share(f"start of {item.nodeid}")
@@ -127,7 +130,7 @@ class Together:
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_makereport(self, item, call):
-        """Outermost, so that xfail and the like have had their say. The worst outcome of all ranks is everybody's."""
+        """The worst outcome of all ranks is everybody's. Outermost, so that xfail and the like have been applied."""
         report = yield
         if _is_rank_test(item):
             text = "" if report.passed else f"{report.outcome}\0{_details(report)}"
@@ -137,7 +140,7 @@ class Together:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        """Ranks end together: one that waits inside MPI_Finalize would spin."""
+        """No rank ends before all do: one that waits inside MPI_Finalize would spin."""
         if not self.meeting.over:
             with contextlib.suppress(self.out_of_step):
                 self.meeting.share("end", END)
@@ -156,7 +159,8 @@ def _details(report: pytest.TestReport) -> str:
 
 
 def _merge(report: pytest.TestReport, troubles: dict[int, list[str]]) -> None:
-    """Give `report` the worst outcome of all ranks; `troubles` holds (outcome, details) of each rank that did not pass."""
+    """Give `report` the worst outcome of all ranks; `troubles` holds (outcome, details) of each rank that did not
+    pass."""
     worst = max([outcome for outcome, _ in troubles.values()], key=SEVERITY.index, default="passed")
     if worst == report.outcome != "failed":
         return

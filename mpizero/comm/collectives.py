@@ -1,0 +1,116 @@
+"""The collectives as blocking calls, in place on flat arrays; each leaves one record in the group's traffic log."""
+
+from __future__ import annotations
+
+import time
+from functools import cache
+
+import numpy as np
+
+from mpizero.comm import ring
+from mpizero.comm.channel import Array, Channel, Requests
+from mpizero.comm.group import Group
+from mpizero.comm.ring import chunk
+from mpizero.comm.traffic import Message, Record
+from mpizero.comm.wait import gave_up, wait
+
+
+def reduce_scatter(
+    group: Group, flat: Array, out: Array, *, accumulate: bool = False, unit: str = "", phase: str = ""
+) -> None:
+    """out (numel of this rank's chunk,) = sum over ranks of that chunk of flat (numel,).
+
+    With `accumulate` out = out + sum. The sum is made in flat's dtype, in an order that depends on chunk and group
+    only. The contents of `flat` are lost. `out` may be flat's own chunk. Each rank sends (N-1)/N of flat's bytes.
+    """
+    _check(flat, "flat")
+    _check(out, "out")
+    own = chunk(flat.size, group.rank, group.size)
+    width = own.stop - own.start
+    if out.size != width or out.dtype != flat.dtype:
+        raise ValueError(f"out has {out.size} elements of {out.dtype}, this rank's chunk has {width} of {flat.dtype}")
+    channel = Channel(group, "reduce_scatter", unit, phase, _name(flat.dtype), flat.size)
+    _drive(channel, ring.reduce_scatter(channel, flat, out, accumulate))
+
+
+def all_gather(group: Group, flat: Array, *, unit: str = "", phase: str = "", op: str = "all_gather") -> None:
+    """Every rank's own chunk of flat (numel,) is sent to all; afterwards all hold all.
+
+    Each rank sends (N-1)/N of flat's bytes.
+    """
+    _check(flat, "flat")
+    channel = Channel(group, op, unit, phase, _name(flat.dtype), flat.size)
+    _drive(channel, ring.all_gather(channel, flat))
+
+
+def all_reduce(group: Group, flat: Array, *, unit: str = "", phase: str = "") -> None:
+    """flat (numel,) = sum over ranks, bit for bit that of `reduce_scatter` then `all_gather`.
+
+    Each rank sends 2 (N-1)/N of its bytes.
+    """
+    _check(flat, "flat")
+    channel = Channel(group, "all_reduce", unit, phase, _name(flat.dtype), flat.size)
+    _drive(channel, ring.all_reduce(channel, flat))
+
+
+def broadcast(group: Group, flat: Array, root: int, *, unit: str = "", phase: str = "") -> None:
+    """flat (numel,) = that of group rank `root`. All ranks but the last of the chain send flat's bytes once."""
+    _check(flat, "flat")
+    if not 0 <= root < group.size:
+        raise ValueError(f"root {root} is not a rank of {group}")
+    channel = Channel(group, "broadcast", unit, phase, _name(flat.dtype), flat.size)
+    _drive(channel, ring.broadcast(channel, flat, root))
+
+
+def all_gather_values(group: Group, values: Array, *, op: str = "agree", unit: str = "", phase: str = "") -> Array:
+    """A few float64 values (k,) of each rank -> (size, k), the same on every rank.
+
+    For agreements: overflow flags, norms, checksums.
+    """
+    values = np.asarray(values, np.float64).ravel()
+    table = np.empty((group.size, values.size))  # tiny: a few values a rank
+    table[group.rank] = values
+    all_gather(group, table.reshape(-1), op=op, unit=unit, phase=phase)
+    return table
+
+
+def barrier(group: Group) -> None:
+    """Wait until every rank of the group is here, sleeping rather than spinning.
+
+    Leaves no record: it carries no bytes.
+    """
+    channel = Channel(group, "barrier")
+    for requests in ring.barrier(channel):
+        _wait(channel, requests)
+
+
+def _drive(channel: Channel, steps: ring.Steps) -> None:
+    """Run a ring to its end, waiting at each step, and write its record."""
+    log = channel.group.log
+    sent = received = messages = 0
+    begin = time.perf_counter()
+    for requests in steps:
+        _wait(channel, requests)
+        sent += requests.bytes_sent
+        received += requests.bytes_received
+        messages += requests.messages
+        if log.timed:
+            now = time.perf_counter()
+            channel.arrivals.extend(Message(source, nbytes, now) for source, nbytes in requests.receives)
+    seconds = time.perf_counter() - begin
+    log.append(Record(channel.op, channel.unit, channel.phase, channel.group.name, channel.dtype, channel.numel,
+                      sent, received, messages, seconds, begin, tuple(channel.sends), tuple(channel.arrivals)))
+
+
+def _wait(channel: Channel, requests: Requests) -> None:
+    if not wait(requests.done, tests=channel.group.tests):
+        raise gave_up(str(channel), requests.peers())
+
+
+_name = cache(lambda dtype: dtype.name)  # NumPy makes the name anew each time, in a microsecond
+
+
+def _check(array: Array, name: str) -> None:
+    if array.ndim != 1 or not array.flags.c_contiguous:
+        raise ValueError(f"{name} must be a flat contiguous array, "
+                         f"not of shape {array.shape} and strides {array.strides}")

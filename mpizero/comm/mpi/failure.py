@@ -1,0 +1,202 @@
+"""How a job ends when something goes wrong on some ranks: soon, all ranks, with the reason said once.
+
+[Note: leaving] MPI_Abort ends a job whatever its ranks do, but mpirun's exit status is then a matter of luck: now and
+then MPICH reports that it killed the others (9) rather than the status asked for. So a rank that leaves with an error
+tells the others, which notice in their next longer wait, and all leave together as at a normal end: each with the same
+status, after MPI_Finalize. MPI_Abort is for bugs, and for ranks that do not come. Until all have come, a leaving
+rank keeps its arrays: others may still be receiving from them. A rank that has given up waiting tells nobody, since the
+others should give up too and say for whom they wait.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, NoReturn, final
+
+import numpy as np
+
+from mpizero.comm import wait
+from mpizero.errors import CommunicationError, MpizeroError
+from mpizero.launcher import rank_in_job, rank_on_machine
+
+USER_ERROR = 2  # exit status of a MpizeroError
+BUG = 1  # exit status of any other exception
+INTERRUPTED = 130  # 128 + SIGINT, as shells have it
+MEETING_SECONDS = 5.0  # a rank that leaves with an error waits so long for the others to leave too
+FINALIZE_SECONDS = 20  # for MPI_Finalize, which may stumble over messages that nobody received
+LET_FIRST_SPEAK = 2.0  # seconds
+NOTICE = 1  # tag of the message by which a rank says that it leaves
+
+# MPI is one per process, so its end is too. Once started: the module mpi4py.MPI, a communicator used by nothing else.
+_mpi: Any = None
+_comm: Any = None
+
+
+@final
+class _PeerLeft(BaseException):
+    """Another rank leaves with an error: args = (its exit status,). Not an Exception, which a program may swallow."""
+
+
+@final
+@dataclass(frozen=True)
+class Ending:
+    """How a rank means to end: with the others, or at once whatever they do. See [Note: leaving].
+
+    status: its exit status, and that of all ranks unless it is 0. text: what to say; once, of the ranks that leave for
+    one `reason`. tell: let the others know.
+    """
+
+    status: int
+    text: str = ""
+    reason: str = ""
+    tell: bool = True
+    at_once: bool = False
+
+
+def install(mpi: Any, comm: Any) -> None:
+    """From now on an uncaught exception ends all ranks of `comm`, also outside `run_main` and in threads.
+
+    mpi: the module mpi4py.MPI. Called by `start`.
+    """
+    global _mpi, _comm
+    _mpi, _comm = mpi, comm
+    sys.excepthook = lambda kind, error, trace: end(ending(error))
+    threading.excepthook = _end_from_thread
+    wait.watch(_heed_notice)
+
+
+def ending(error: BaseException) -> Ending:
+    """How a rank ends that `error` has stopped."""
+    if isinstance(error, SystemExit):
+        return _asked_for(error)
+    if isinstance(error, MpizeroError):
+        text, gave_up = f"mpizero: error: {error}\n", isinstance(error, CommunicationError)
+        return Ending(USER_ERROR, text, text if gave_up else type(error).__name__, tell=not gave_up)
+    if isinstance(error, _PeerLeft):
+        return Ending(error.args[0], reason="another rank's reason")
+    if isinstance(error, KeyboardInterrupt):
+        return Ending(INTERRUPTED, at_once=True)
+    if isinstance(error, BrokenPipeError):  # whoever read our output has enough
+        return Ending(BUG, at_once=True)
+    return Ending(BUG, _traceback(error), at_once=True)
+
+
+def end(how: Ending, start: Callable[[], object] | None = None) -> NoReturn:
+    """End this process as said and, unless its status is 0, all others too.
+
+    start: starts MPI; for a rank that ends before it has.
+    """
+    if how.at_once and how.text:
+        _say(how.text)
+    # an mpirun may wait for ever for ranks that leave without having started MPI
+    if _comm is None and start is not None and how.status and rank_in_job() is not None:
+        with contextlib.suppress(MpizeroError):  # the error at hand is told instead
+            start()
+    if how.at_once:
+        _abort(how.status)
+    _leave(replace(how, status=how.status & 0xFF or (BUG if how.status else 0)))  # 256 must not become success
+
+
+def _asked_for(error: SystemExit) -> Ending:
+    """As Python itself reads sys.exit's argument."""
+    if error.code is None or isinstance(error.code, int):
+        return Ending(error.code or 0)
+    return Ending(BUG, f"{error.code}\n")
+
+
+def _end_from_thread(args: threading.ExceptHookArgs) -> None:
+    """A thread cannot leave in good order, since sys.exit ends only itself."""
+    error = args.exc_value
+    if error is not None and not isinstance(error, SystemExit):
+        end(replace(ending(error), at_once=True))
+
+
+def _leave(how: Ending) -> NoReturn:
+    """Together with the others, as they come; an abort if they do not."""
+    if _comm is None or _mpi.Is_finalized():
+        _leave_alone(how)
+    if how.status and how.tell:
+        _give_notice(how.status)
+    reasons = _meet(f"{how.status} {how.reason}", MEETING_SECONDS if how.status else wait.timeout())
+    rank = _comm.Get_rank()
+    if reasons is None or reasons.index(reasons[rank]) == rank:
+        _say(how.text)
+    if reasons is None and how.status:
+        _abort(how.status)
+    if how.status:
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.alarm(FINALIZE_SECONDS)
+    sys.exit(how.status)
+
+
+def _leave_alone(how: Ending) -> NoReturn:
+    """Without MPI. Under an mpirun the other ranks of this machine have the same trouble; the first of them speaks.
+
+    The others let it: an mpirun may end all ranks when the first has left with an error.
+    """
+    if rank_on_machine() in (None, 0):
+        _say(how.text)
+    elif how.status:
+        time.sleep(LET_FIRST_SPEAK)
+    sys.exit(how.status)
+
+
+def _abort(status: int) -> NoReturn:
+    """At once, and all others too."""
+    if _comm is not None and not _mpi.Is_finalized() and _comm.Get_size() > 1:
+        _comm.Abort(status)
+    os._exit(status)
+
+
+def _meet(reason: str, seconds: float) -> list[bytes] | None:
+    """Every rank's reason (a digest) when all ranks are leaving; None when some do not come in time.
+
+    A rank that leaves in peace waits for the others here, asleep; in MPI_Finalize it would spin.
+    """
+    wait.watch(None)
+    mine = np.frombuffer(hashlib.sha256(reason.encode()).digest(), np.uint8)
+    table = np.empty((_comm.Get_size(), mine.size), np.uint8)
+    request = _comm.Iallgather(mine, table)
+    if not wait.wait(request.Test, seconds):
+        return None
+    return [row.tobytes() for row in table]
+
+
+def _give_notice(status: int) -> None:
+    """Tell every other rank that this one leaves with `status`. Who leaves too does not listen any more."""
+    for rank in range(_comm.Get_size()):
+        if rank != _comm.Get_rank():
+            _comm.Isend(np.array([status], np.uint8), rank, NOTICE)
+
+
+def _heed_notice() -> None:
+    """What a rank does now and then while it waits."""
+    if _comm.Iprobe(tag=NOTICE):
+        status = np.empty(1, np.uint8)
+        _comm.Recv(status, tag=NOTICE)
+        raise _PeerLeft(int(status[0]))
+
+
+def _traceback(error: BaseException) -> str:
+    rank = _comm.Get_rank() if _comm is not None and not _mpi.Is_finalized() else rank_in_job()
+    lines = "".join(traceback.format_exception(error))
+    return lines if rank is None else f"rank {rank}: uncaught exception, ending all ranks\n{lines}"
+
+
+def _say(text: str) -> None:
+    """One write, so that lines of ranks do not mix.
+
+    Streams that are closed or full must not keep a rank from leaving.
+    """
+    for act in (lambda: sys.stdout.flush(), lambda: sys.stderr.write(text), lambda: sys.stderr.flush()):
+        with contextlib.suppress(OSError, ValueError, AttributeError):
+            act()

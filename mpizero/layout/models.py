@@ -1,0 +1,143 @@
+"""The models that are trained here, without arrays: names, shapes, segments, and what each leaves in memory. Pure.
+
+`nn` computes with these facts, and plans are made from them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+
+from mpizero.dtypes import ITEMSIZE
+from mpizero.errors import ConfigError
+from mpizero.layout.spec import ActivationBytes, ModelSpec, ParamSpec, SegmentBytes, SegmentSpec
+
+DATA_ITEMSIZE = 4  # float32 features
+INT64 = 8  # a token or a target
+
+
+def compute_itemsize(dtype: str) -> int:
+    """Bytes of the type that operators compute in: float32 for the 16-bit types, otherwise the stored type itself."""
+    return max(ITEMSIZE[dtype], 4)
+
+
+def _require_positive(sizes: object) -> None:
+    for name, size in vars(sizes).items():
+        if not isinstance(size, bool) and size < 1:
+            raise ConfigError(f"`{name}` {size} is no size: a model needs at least 1; use `{name}` 1 or more")
+
+
+@dataclass(frozen=True)
+class MLPSizes:
+    """`layers` Linears of widths inputs -> hidden -> ... -> hidden -> classes, ReLU between them.
+
+    ConfigError for a size below 1.
+    """
+
+    hidden: int = 96
+    layers: int = 5
+    inputs: int = 32
+    classes: int = 16
+
+    def __post_init__(self) -> None:
+        _require_positive(self)
+
+    @property
+    def widths(self) -> list[int]:
+        return [self.inputs, *[self.hidden] * (self.layers - 1), self.classes]
+
+
+def mlp_spec(sizes: MLPSizes = MLPSizes()) -> ModelSpec:
+    """A segment each Linear: layers.I.weight (in, out), layers.I.bias (out,)."""
+    params: list[ParamSpec] = []
+    segments = []
+    for index, (fan_in, fan_out) in enumerate(pairwise(sizes.widths)):
+        name = f"layers.{index}"
+        weight, bias = ParamSpec(f"{name}.weight", (fan_in, fan_out)), ParamSpec(f"{name}.bias", (fan_out,))
+        params += [weight, bias]
+        segments.append(SegmentSpec(name, (weight.name, bias.name)))
+
+    def activations(shape: tuple[int, ...], dtype: str) -> ActivationBytes:
+        """ReLU works in place, and its backward reads what it left.
+
+        Data of another dtype than the parameters' is cast, and the cast kept.
+        """
+        (samples,), size = shape, ITEMSIZE[dtype]
+        cast = samples * sizes.inputs * size if size != DATA_ITEMSIZE else 0
+        last = sizes.layers - 1
+        layers = tuple(SegmentBytes(samples * width * size, cast if i == 0 else 0, keeps_input=i > 0 or not cast,
+                                    keeps_output=i < last)
+                       for i, width in enumerate(sizes.widths[1:]))
+        return ActivationBytes(DATA_ITEMSIZE * samples * sizes.inputs, INT64 * samples, layers,
+                               _loss_kept(samples, dtype))
+
+    return ModelSpec(tuple(params), tuple(segments), activations)
+
+
+@dataclass(frozen=True)
+class GPTConfig:
+    """Sizes of a GPT. tied: the output matrix is the token embedding. ConfigError for sizes that make no model."""
+
+    layers: int = 4
+    d_model: int = 128
+    heads: int = 4
+    context: int = 128
+    vocab: int = 256
+    tied: bool = True
+
+    def __post_init__(self) -> None:
+        _require_positive(self)
+        if self.d_model % self.heads:
+            below = self.d_model - self.d_model % self.heads
+            cure = f"{below} or {below + self.heads}" if below else f"{self.heads}"
+            raise ConfigError(f"`d_model` {self.d_model} does not divide by `heads` {self.heads}: every head takes "
+                              f"d_model / heads features; use `d_model` {cure}")
+
+
+def gpt_spec(config: GPTConfig = GPTConfig()) -> ModelSpec:
+    """Segments embedding, h.0, ..., head. Names and shapes of GPT-2's release: Conv1D, so (in, out)."""
+    c = config.d_model
+    params = [ParamSpec("wte.weight", (config.vocab, c)), ParamSpec("wpe.weight", (config.context, c))]
+    segments = [SegmentSpec("embedding", ("wte.weight", "wpe.weight"))]
+    for index in range(config.layers):
+        block = [ParamSpec(f"h.{index}.{name}", shape) for name, shape in block_shapes(c).items()]
+        params += block
+        segments.append(SegmentSpec(f"h.{index}", tuple(param.name for param in block)))
+    params += [ParamSpec("ln_f.weight", (c,)), ParamSpec("ln_f.bias", (c,))]
+    if not config.tied:
+        params.append(ParamSpec("lm_head.weight", (config.vocab, c)))
+    output = "wte.weight" if config.tied else "lm_head.weight"
+    segments.append(SegmentSpec("head", ("ln_f.weight", "ln_f.bias", output)))
+
+    def activations(shape: tuple[int, ...], dtype: str) -> ActivationBytes:
+        """A block leaves 10 C + H + 4 numbers a token.
+
+        They are x, qkv, attention's output, the middle x and the MLP's 4 C before GELU; and, in the compute dtype, the
+        log of each head's sum and two statistics of each norm.
+        """
+        (batch, seq), size, wide = shape, ITEMSIZE[dtype], compute_itemsize(dtype)
+        tokens = batch * seq
+        flow = tokens * c * size
+        block = SegmentBytes(flow, tokens * (9 * c * size + (config.heads + 4) * wide))
+        head = SegmentBytes(tokens * config.vocab * size, 2 * tokens * wide)
+        return ActivationBytes(INT64 * tokens, INT64 * tokens, (SegmentBytes(flow), *[block] * config.layers, head),
+                               _loss_kept(tokens, dtype))
+
+    return ModelSpec(tuple(params), tuple(segments), activations)
+
+
+def block_shapes(c: int) -> dict[str, tuple[int, ...]]:
+    """Parameters of a GPT-2 block of width `c`, in order."""
+    return {
+        "ln_1.weight": (c,), "ln_1.bias": (c,),
+        "attn.c_attn.weight": (c, 3 * c), "attn.c_attn.bias": (3 * c,),
+        "attn.c_proj.weight": (c, c), "attn.c_proj.bias": (c,),
+        "ln_2.weight": (c,), "ln_2.bias": (c,),
+        "mlp.c_fc.weight": (c, 4 * c), "mlp.c_fc.bias": (4 * c,),
+        "mlp.c_proj.weight": (4 * c, c), "mlp.c_proj.bias": (c,),
+    }  # fmt: skip
+
+
+def _loss_kept(targets: int, dtype: str) -> int:
+    """Cross-entropy's two numbers a target: the largest logit, and the log of the sum."""
+    return 2 * targets * compute_itemsize(dtype)

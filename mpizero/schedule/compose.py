@@ -1,0 +1,114 @@
+"""From a model and the settings of a step to the lists of actions: the one place where a run and a plan get them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from mpizero.errors import ConfigError
+from mpizero.layout import ADAM, Geometry, MeshShape, ModelSpec, OptimizerSpec, Policy, Wrapping, mesh_shape, wrap
+from mpizero.schedule import passes
+from mpizero.schedule.actions import Action
+from mpizero.schedule.step import accumulate, evaluate, update, zero_grad
+from mpizero.schedule.strategies import STRATEGIES, Strategy
+from mpizero.schedule.validate import validate
+
+Actions = list[Action]
+LEAST = {"accumulation": 1, "shard_size": 1, "limit_all_gathers": 1, "backward_prefetch": 0, "forward_prefetch": 0}
+LARGEST = 2**40  # beyond it no number of these means anything
+
+
+@dataclass(frozen=True)
+class StepSettings:
+    """What shapes a step. stage: a key of `STRATEGIES`. shard_size: ranks that share one copy of the state; None: all.
+    accumulation: microbatches. no_sync: reduce gradients after the last of them only.
+
+    The last four are passes of the same names; a depth of 0 or a limit of None leaves the list as it is.
+    """
+
+    stage: str = "2"
+    shard_size: int | None = None
+    accumulation: int = 1
+    no_sync: bool = False
+    backward_prefetch: int = 0
+    forward_prefetch: int = 0
+    keep_last_unit: bool = False
+    limit_all_gathers: int | None = None
+
+    def __post_init__(self) -> None:
+        """ConfigError for values that can never work."""
+        if self.stage not in STRATEGIES:
+            raise ConfigError(f"`stage` {self.stage!r} is none of {', '.join(STRATEGIES)}: use one of these")
+        for name, least in LEAST.items():
+            value = getattr(self, name)
+            if value is not None and not least <= value < LARGEST:
+                raise ConfigError(f"`{name}` {value} is impossible: it must be at least {least}, and below 2^40")
+
+    def mesh(self, ranks: int) -> MeshShape:
+        """Replicas and shards of `ranks` ranks: stage 0 shards nothing. ConfigError where they do not divide so."""
+        if self.stage == "0" and self.shard_size not in (None, 1):
+            raise ConfigError(f"`stage` 0 shards nothing, so `shard_size` {self.shard_size} has no meaning: use "
+                              "`stage` 1, 2 or 3, or leave it out")
+        return mesh_shape(ranks, 1 if self.stage == "0" else self.shard_size or ranks)
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """The actions of a step: gradients, then (unless it is skipped) the update, then the end; and of an evaluation."""
+
+    accumulate: Actions
+    update: Actions
+    zero_grad: Actions
+    evaluate: Actions
+
+    def step(self, skipped: bool = False) -> Actions:
+        """A whole step, from rest to rest."""
+        return [*self.accumulate, *([] if skipped else self.update), *self.zero_grad]
+
+
+@dataclass(frozen=True)
+class Setup:
+    """A step that can be run or planned: the lists, and the geometry that they are about."""
+
+    settings: StepSettings
+    strategy: Strategy
+    geometry: Geometry
+    lists: Schedule
+
+    @property
+    def wrapping(self) -> Wrapping:
+        return self.geometry.wrapping
+
+
+def set_up(spec: ModelSpec, ranks: int, settings: StepSettings = StepSettings(), *, dtype: str = "float16",
+           optimizer: OptimizerSpec = ADAM, policy: Policy | None = None) -> Setup:
+    """Mesh, units, placement and validated lists of `spec` on `ranks` ranks. policy: see `layout.wrap`.
+
+    ConfigError where ranks do not divide into shard groups, or the policy misses a parameter.
+    """
+    mesh, strategy = settings.mesh(ranks), STRATEGIES[settings.stage]
+    geometry = Geometry(wrap(spec, ranks, policy), strategy.placement, mesh, dtype, optimizer)
+    return Setup(settings, strategy, geometry, schedule(strategy, geometry, settings))
+
+
+def schedule(strategy: Strategy, geometry: Geometry, settings: StepSettings) -> Schedule:
+    """The lists of `strategy`, through the passes that `settings` name. IllegalSchedule unless each is proven legal."""
+    wrapping, mesh, limit = geometry.wrapping, geometry.mesh, settings.limit_all_gathers
+    units = len(wrapping.units)
+
+    def passed(actions: Iterable[Action]) -> Actions:
+        actions = passes.without_lone_collectives(actions, mesh)
+        if settings.keep_last_unit:
+            actions = passes.keep_last_unit(actions)
+        actions = passes.backward_prefetch(actions, settings.backward_prefetch)
+        actions = passes.forward_prefetch(actions, settings.forward_prefetch)
+        return passes.limit_all_gathers(actions, limit, wrapping.segments) if limit else actions
+
+    lists = Schedule(passed(accumulate(strategy, wrapping.segments, units, settings.accumulation, settings.no_sync)),
+                     passed(update(strategy, units)), list(zero_grad(units)),
+                     passed(passes.without_saving(evaluate(strategy, wrapping.segments))))
+    step, skipped = lists.step(), lists.step(skipped=True)
+    # two steps in a row: one may leave behind what only the next one shows
+    for actions in ([*step, *step], [*skipped, *step], lists.evaluate):
+        validate(actions, wrapping, strategy.placement, mesh, limit)
+    return lists

@@ -1,0 +1,232 @@
+"""What each action means, in one place: the values it reads, makes and frees, what it sends, and on what it runs.
+
+Every reader of a list is a fold over these effects. A new action is its definition (`actions`), its effect (here) and
+its execution (`engine.executor`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import NamedTuple, assert_never
+
+from mpizero.layout.geometry import Geometry
+from mpizero.layout.mesh import Axis
+from mpizero.layout.placement import REPLICATED, SHARDED, Keep
+from mpizero.schedule import values as v
+from mpizero.schedule.actions import (
+    Action,
+    AllGatherParam,
+    AllReduceGrad,
+    AllReduceShard,
+    Backward,
+    Forward,
+    FreeGrad,
+    LoadBatch,
+    Loss,
+    LossBackward,
+    OptimStep,
+    Phase,
+    ReduceScatterGrad,
+    Reshard,
+    UnknownAction,
+    Unshard,
+)
+from mpizero.schedule.values import Value
+
+Values = tuple[Value, ...]
+
+
+class Sum(NamedTuple):
+    """Gradients are summed along `axis`; the sum becomes `target`, or is added to it."""
+
+    source: Value
+    target: Value
+    axis: Axis
+
+
+class Send(NamedTuple):
+    """A ring along `axis`. extent: of the unit, what goes round; passes: 1 to gather or reduce-scatter, 2 to
+    all-reduce."""
+
+    op: str
+    unit: int
+    extent: Keep
+    axis: Axis
+    passes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What takes time. kind: as `planner.costs` and charts name it; index: of the segment or unit; compute: or else a
+    ring."""
+
+    kind: str
+    index: int
+    compute: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Effect:
+    """What an action does to values.
+
+    reads: must be there and current. makes: must not be there, and is afterwards. adds: is made unless it is there,
+    then added to. becomes: the storage of the first turns into the second, or is added to it and freed. frees: must be
+    there, and is not afterwards. during: lives while the action runs. updates: the unit whose parameters and states are
+    new afterwards, of this rank's part; completes: of all parts.
+    """
+
+    reads: Values = ()
+    makes: Values = ()
+    adds: Values = ()
+    becomes: tuple[Value, Value] | None = None
+    frees: Values = ()
+    during: Values = ()
+    sums: Sum | None = None
+    updates: int | None = None
+    completes: int | None = None
+    sends: Send | None = None
+    work: Work | None = None
+
+
+NOTHING = Effect()
+
+
+def effect_of(action: Action, geometry: Geometry) -> Effect:
+    """The effect of `action`. UnknownAction if it is none of ours."""
+    if not isinstance(action, Action):
+        raise UnknownAction(action)
+    match action:
+        case Phase():
+            return NOTHING
+        case LoadBatch() | Forward() | Loss() | LossBackward() | Backward():
+            return _compute(action, geometry)
+        case Unshard() | AllGatherParam() | ReduceScatterGrad() | AllReduceGrad() | AllReduceShard():
+            return _collective(action)
+        case Reshard(unit):
+            return Effect(frees=(v.whole(unit),))
+        case OptimStep(unit):
+            return Effect(reads=(v.reduced(unit), v.states(unit)), during=(v.grad_fp32(unit),), updates=unit,
+                          work=Work("optim_step", unit, compute=True))
+        case FreeGrad(unit):
+            return Effect(frees=(v.reduced(unit),))
+        case _:
+            assert_never(action)
+
+
+def _compute(action: LoadBatch | Forward | Loss | LossBackward | Backward, geometry: Geometry) -> Effect:
+    """What happens between a batch and the gradients of its segments."""
+    segments = geometry.wrapping.segments
+    loss = len(segments)  # it comes after the last segment
+    match action:
+        case LoadBatch(mb):
+            return Effect(makes=(v.x(0, mb), v.targets(mb)))
+        case Forward(segment, mb, save):
+            used, x, y = map(v.whole, segments[segment].units), v.x(segment, mb), v.x(segment + 1, mb)
+            return Effect(reads=(*used, x), makes=(y, v.saved(segment, mb)) if save else (y,), frees=(x,),
+                          work=Work("forward", segment, compute=True))
+        case Loss(mb, save):
+            ends = (v.x(loss, mb), v.targets(mb))
+            return Effect(reads=ends, makes=(v.saved(loss, mb),) if save else (), frees=ends)
+        case LossBackward(mb):
+            return Effect(reads=(v.saved(loss, mb),), makes=(v.dy(loss - 1, mb),), frees=(v.saved(loss, mb),))
+        case Backward(segment, mb):
+            units, ends = segments[segment].units, (v.saved(segment, mb), v.dy(segment, mb))
+            return Effect(reads=(*map(v.whole, units), *ends), makes=(v.dy(segment - 1, mb),) if segment else (),
+                          adds=tuple(map(v.grad, units)), frees=ends, work=Work("backward", segment, compute=True))
+        case _:
+            assert_never(action)
+
+
+def _collective(action: Unshard | AllGatherParam | ReduceScatterGrad | AllReduceGrad | AllReduceShard) -> Effect:
+    """What happens between ranks."""
+    match action:
+        case Unshard(unit, axis):
+            return Effect(reads=(v.shard(unit),), makes=(v.whole(unit),),
+                          sends=Send("all_gather", unit, REPLICATED, axis, 1),
+                          work=Work("all_gather", unit, compute=False))
+        case AllGatherParam(unit, axis):
+            return Effect(completes=unit, sends=Send("all_gather", unit, REPLICATED, axis, 1),
+                          work=Work("all_gather", unit, compute=False))
+        case ReduceScatterGrad(unit, axis):
+            grad, reduced = v.grad(unit), v.reduced(unit)
+            return Effect(reads=(grad,), adds=(reduced,), frees=(grad,), sums=Sum(grad, reduced, axis),
+                          sends=Send("reduce_scatter", unit, REPLICATED, axis, 1),
+                          work=Work("reduce_scatter", unit, compute=False))
+        case AllReduceGrad(unit, axis):
+            grad, reduced = v.grad(unit), v.reduced(unit)
+            return Effect(reads=(grad,), becomes=(grad, reduced), sums=Sum(grad, reduced, axis),
+                          sends=Send("all_reduce", unit, REPLICATED, axis, 2),
+                          work=Work("all_reduce", unit, compute=False))
+        case AllReduceShard(unit, axis):
+            reduced = v.reduced(unit)
+            return Effect(reads=(reduced,), sums=Sum(reduced, reduced, axis),
+                          sends=Send("all_reduce", unit, SHARDED, axis, 2),
+                          work=Work("all_reduce_shard", unit, compute=False))
+        case _:
+            assert_never(action)
+
+
+def kept_params(unit: int, geometry: Geometry) -> Value:
+    """The parameters of the unit that a rank keeps between steps."""
+    return v.whole(unit) if geometry.placement.params is REPLICATED else v.shard(unit)
+
+
+def resting(geometry: Geometry) -> frozenset[Value]:
+    """What is there between steps."""
+    units = range(len(geometry.wrapping.units))
+    return frozenset([kept_params(unit, geometry) for unit in units] + [v.states(unit) for unit in units])
+
+
+# -- the flow: which values come and go, in the order in which storage is taken and given back ------------------------
+
+
+class Made(NamedTuple):
+    """Storage is taken for it."""
+
+    value: Value
+
+
+class Freed(NamedTuple):
+    """Its storage is given back."""
+
+    value: Value
+
+
+class Became(NamedTuple):
+    """The same storage under another name."""
+
+    value: Value
+    new: Value
+
+
+Change = Made | Freed | Became
+
+
+def changes(effect: Effect, there: set[Value]) -> Iterator[Change]:
+    """What comes and goes in an action that meets the values `there`, which are brought up to date. New storage is
+    taken first."""
+    for value in effect.during:
+        yield Made(value)
+    for value in (*effect.makes, *effect.adds):
+        if value not in there:
+            there.add(value)
+            yield Made(value)
+    if effect.becomes is not None:
+        old, new = effect.becomes
+        there.discard(old)
+        yield Freed(old) if new in there else Became(old, new)
+        there.add(new)
+    for value in effect.frees:
+        there.discard(value)
+        yield Freed(value)
+    for value in effect.during:
+        yield Freed(value)
+
+
+def flow(actions: Iterable[Action], geometry: Geometry) -> Iterator[tuple[Action, Effect, list[Change]]]:
+    """Each action with its effect and what comes and goes in it, from rest on."""
+    there = set(resting(geometry))
+    for action in actions:
+        effect = effect_of(action, geometry)
+        yield action, effect, list(changes(effect, there))

@@ -1,0 +1,8 @@
+"""Passes: list of actions -> list of actions. A pass never names a strategy; where it finds nothing to change it
+changes nothing."""
+
+from mpizero.schedule.passes.drop import without_lone_collectives, without_saving
+from mpizero.schedule.passes.gathers import backward_prefetch, forward_prefetch, keep_last_unit, limit_all_gathers
+
+__all__ = ["backward_prefetch", "forward_prefetch", "keep_last_unit", "limit_all_gathers", "without_lone_collectives",
+           "without_saving"]

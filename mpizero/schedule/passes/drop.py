@@ -1,0 +1,20 @@
+"""Passes that leave out what is not needed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from mpizero.layout.mesh import MeshShape
+from mpizero.schedule.actions import Action, AllGatherParam, AllReduceShard, Forward, Loss
+
+
+def without_saving(actions: Iterable[Action]) -> list[Action]:
+    """Forward alone: nothing is kept for a backward that does not come."""
+    return [replace(action, save=False) if isinstance(action, Forward | Loss) else action for action in actions]
+
+
+def without_lone_collectives(actions: Iterable[Action], mesh: MeshShape) -> list[Action]:
+    """Drop the collectives in place that a group of one rank need not do."""
+    return [action for action in actions
+            if not (isinstance(action, AllReduceShard | AllGatherParam) and mesh.size(action.axis) == 1)]

@@ -1,0 +1,90 @@
+"""What flows through a step, by name. Actions read, make and free values; memory, time and legality follow from that.
+
+    value          what it is                                                        made by
+    x[s, mb]       input of segment s; x[0]: the batch's; x[S]: what the loss reads  LoadBatch, Forward(s - 1)
+    targets[mb]    the batch's                                                       LoadBatch
+    saved[s, mb]   what backward of segment s needs; saved[S]: of the loss           Forward(s), Loss
+    dy[s, mb]      gradient of the output of segment s                               Backward(s + 1), LossBackward
+    whole[u]       parameters of unit u, all of them                                 rests where placed so, else Unshard
+    shard[u]       this rank's shard of them                                         rests where placed so
+    states[u]      what the optimizer keeps                                          rests
+    grad[u]        gradient of this rank's samples, whole                            Backward
+    reduced[u]     the same, summed over ranks                                       a reduction
+    grad_fp32[u]   float32 gradient of the block that is updated                     lives inside OptimStep
+
+S is the number of segments: the loss comes after the last of them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Name(StrEnum):
+    """Which row of the table above."""
+
+    X = "x"
+    TARGETS = "targets"
+    SAVED = "saved"
+    DY = "dy"
+    WHOLE = "whole"
+    SHARD = "shard"
+    STATES = "states"
+    GRAD = "grad"
+    REDUCED = "reduced"
+    GRAD_FP32 = "grad_fp32"
+
+
+@dataclass(frozen=True, order=True, slots=True)
+class Value:
+    """index: of the segment or unit. mb: of the microbatch; None for values of units."""
+
+    name: Name
+    index: int
+    mb: int | None = None
+
+    def __str__(self) -> str:
+        if self.name is Name.TARGETS:
+            return f"targets[mb={self.mb}]"
+        return f"{self.name}[{self.index}]" if self.mb is None else f"{self.name}[{self.index}, mb={self.mb}]"
+
+
+def x(segment: int, mb: int) -> Value:
+    return Value(Name.X, segment, mb)
+
+
+def targets(mb: int) -> Value:
+    return Value(Name.TARGETS, 0, mb)
+
+
+def saved(segment: int, mb: int) -> Value:
+    return Value(Name.SAVED, segment, mb)
+
+
+def dy(segment: int, mb: int) -> Value:
+    return Value(Name.DY, segment, mb)
+
+
+def whole(unit: int) -> Value:
+    return Value(Name.WHOLE, unit)
+
+
+def shard(unit: int) -> Value:
+    return Value(Name.SHARD, unit)
+
+
+def states(unit: int) -> Value:
+    return Value(Name.STATES, unit)
+
+
+def grad(unit: int) -> Value:
+    return Value(Name.GRAD, unit)
+
+
+def reduced(unit: int) -> Value:
+    return Value(Name.REDUCED, unit)
+
+
+def grad_fp32(unit: int) -> Value:
+    return Value(Name.GRAD_FP32, unit)

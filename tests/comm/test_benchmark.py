@@ -1,0 +1,62 @@
+"""The benchmark of collectives: definitions, not speed."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from mpizero.comm.benchmark import measure
+
+KEYS = {"op", "bytes", "dtype", "ours_s", "mpi_s", "ratio", "algbw", "busbw"}
+
+
+@pytest.mark.parametrize("in_place", [False, True])
+def test_rows(group, in_place):
+    rows = measure(group, [1000, 4096], "float64", repeat=3, in_place=in_place)
+    whole = 8 * group.size  # a size is rounded up to whole elements a rank
+    assert [(row.op, row.bytes) for row in rows] == [
+        (op, -(-size // whole) * whole)
+        for size in (1000, 4096) for op in ("reduce_scatter", "all_gather", "all_reduce")]
+    for row in rows:
+        sent = (2 if row.op == "all_reduce" else 1) * (group.size - 1) / group.size
+        assert row.ours_s > 0 and row.mpi_s > 0 and row.dtype == "float64"
+        assert np.isclose(row.ratio, row.mpi_s / row.ours_s)
+        assert np.isclose(row.algbw, row.bytes / row.ours_s)
+        assert np.isclose(row.busbw, row.algbw * sent)  # nccl-tests
+
+
+def test_both_sides_are_called_as_often(group, monkeypatch):
+    """Ours and MPI's, in turn."""
+    from mpizero.comm import benchmark
+
+    calls = []
+    both = ("op", lambda: calls.append("ours"), lambda: calls.append("mpi"))
+    monkeypatch.setattr(benchmark, "_calls", lambda *_: [both])
+    measure(group, [8], repeat=3)
+    one = ["ours"] * benchmark.IN_A_ROW + ["mpi"] * benchmark.IN_A_ROW
+    assert calls == one * (3 + benchmark.WARM_UP)
+
+
+def test_command_line(launch, tmp_path):
+    path = tmp_path / "rows.json"
+    finished = launch(2, "-m", "mpizero.bench", "collectives", "--sizes", "4KiB,1MiB", "--repeat", "3", "--json", path)
+    assert finished.status == 0, finished.output
+    rows = json.loads(path.read_text())["rows"]
+    assert len(rows) == 6 and all(set(row) == KEYS for row in rows)
+    assert {row["bytes"] for row in rows} == {4096, 2**20}
+    assert finished.stdout.count("reduce_scatter") == 2  # rank 0 alone prints
+
+
+@pytest.mark.parametrize("arguments, text", [
+    (["collectives", "--sizes", "big"], "'big' is not a size"),
+    (["collectives", "--repeat", "0"], "--repeat 0"),
+    (["collectives", "--dtype", "float16"], "float16"),
+    ([], "COMMAND"),
+])
+def test_mistakes(launch, arguments, text):
+    finished = launch(None, "-m", "mpizero.bench", *arguments)
+    assert finished.status == 2 and "Traceback" not in finished.output
+    [line] = finished.stderr.splitlines()
+    assert line.startswith("mpizero: error: ") and text in line

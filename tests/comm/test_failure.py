@@ -1,0 +1,159 @@
+"""How jobs end, in child jobs under the mpirun at hand: soon, all ranks, the reason once, the right exit status."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+JOBS = Path(__file__).with_name("jobs.py")
+SECONDS = 25.0  # for start and end of a job on a busy machine; about 2 when it is idle
+
+
+@pytest.fixture
+def job(launch):
+    """Run a job of jobs.py. Returns how it finished; it must be soon."""
+
+    def run(name, n=4, **env):
+        finished = launch(n, JOBS, name, timeout=60, env={"MPIZERO_TIMEOUT": None, **env})
+        assert finished.seconds < SECONDS
+        return finished
+
+    return run
+
+
+def our_lines(finished):
+    return [line for line in finished.stderr.splitlines() if line.startswith("mpizero: ")]
+
+
+def check_one_line(finished, text):
+    assert our_lines(finished) == [f"mpizero: error: {text}"], finished.output
+    assert "Traceback" not in finished.output
+    assert finished.status == 2, finished.output
+
+
+@pytest.mark.parametrize("n", [None, 4])
+def test_all_is_well(job, n):
+    finished = job("fine", n)
+    assert (finished.status, finished.stderr) == (0, "")
+
+
+def test_status_of_main(job):
+    assert job("status_of_main").status == 5
+
+
+@pytest.mark.parametrize("name", ["bug_on_one_rank", "plain:bug_on_one_rank", "bug_before_mpi"])
+def test_uncaught_exception(job, name):
+    finished = job(name)
+    assert finished.status not in (0, 2)
+    assert finished.stderr.count("Traceback") == 1 and finished.stderr.count("ZeroDivisionError: a bug on rank 1") == 1
+    assert "rank 1: uncaught exception" in finished.stderr
+
+
+def test_uncaught_exception_in_a_thread(job):
+    finished = job("bug_in_thread")
+    assert finished.status not in (0, 2)
+    assert finished.stderr.count("ZeroDivisionError") == 1 and "rank 1: uncaught exception" in finished.stderr
+
+
+@pytest.mark.parametrize("name, n", [("user_error_on_all", None), ("user_error_on_all", 1), ("user_error_on_all", 4),
+                                     ("plain:user_error_on_all", None), ("plain:user_error_on_all", 4)])
+def test_user_error_on_all_ranks(job, name, n):
+    check_one_line(job(name, n), f"stage 7 is unknown: use 0 to 3 ({n or 1} ranks)")
+
+
+def test_user_error_on_all_ranks_one_late(job):
+    check_one_line(job("user_error_on_all_but_late_on_one"), "stage 7 is unknown: use 0 to 3")
+
+
+@pytest.mark.parametrize("n", [None, 4])
+def test_user_error_before_mpi_starts(job, n):
+    check_one_line(job("user_error_before_mpi", n), "stage 7 is unknown: use 0 to 3")
+
+
+def test_user_error_before_mpi_starts_on_one_rank(job):
+    check_one_line(job("user_error_before_mpi_on_one_rank"), "no file on rank 1")
+
+
+@pytest.mark.parametrize("name", ["user_error_on_one_rank", "plain:user_error_on_one_rank",
+                                  "user_error_on_one_rank_while_others_end",
+                                  "user_error_on_one_rank_during_large_messages"])
+def test_user_error_on_one_rank(job, name):
+    check_one_line(job(name), "the data of rank 2 hold NaN")
+
+
+def test_user_error_on_one_rank_while_another_is_busy(job):
+    """It does not come to a wait in time, so the job is aborted; mpirun's status is then a race between its ranks."""
+    finished = job("user_error_on_one_rank_while_another_is_busy")
+    assert our_lines(finished) == ["mpizero: error: the data of rank 2 hold NaN"] and "Traceback" not in finished.output
+    assert finished.status != 0
+
+
+def test_user_errors_of_one_class(job):
+    """Two texts: rank 0's is enough."""
+    check_one_line(job("different_user_errors"), "bad data")
+
+
+def test_user_errors_of_two_classes(job):
+    finished = job("user_errors_of_two_classes")
+    assert sorted(our_lines(finished)) == ["mpizero: error: no data", "mpizero: error: wrong flag"]
+    assert finished.status == 2
+
+
+def test_no_mpi_on_any_rank(job):
+    """Every rank fails, rank 0 speaks."""
+    check_no_mpi(job("user_error_on_all", MPI4PY_LIBMPI="/nonexistent/libmpi.so"))
+
+
+def test_no_mpi_without_mpirun(job):
+    check_no_mpi(job("fine", None, MPI4PY_LIBMPI="/nonexistent/libmpi.so"))
+
+
+def check_no_mpi(finished):
+    [line] = our_lines(finished)
+    assert line.startswith("mpizero: error: MPI is not available, because ")
+    assert "/nonexistent/libmpi.so" in line and "pip install" in line
+    assert "Traceback" not in finished.output and finished.status == 2
+
+
+@pytest.mark.parametrize("name, n, status", [
+    ("exit_status", None, 7), ("exit_status", 4, 7), ("exit_status_of_one_rank", 4, 7), ("exit_in_peace", 4, 0),
+    ("exit_256", 4, 1),
+])
+def test_sys_exit(job, name, n, status):
+    finished = job(name, n)
+    assert finished.status == status, finished.output
+    assert "Traceback" not in finished.output
+
+
+def test_sys_exit_with_a_text(job):
+    finished = job("exit_text")
+    assert finished.status == 1
+    assert finished.stderr.count("enough") == 1
+
+
+def test_keyboard_interrupt_is_quiet(job):
+    finished = job("interrupted")
+    assert finished.status != 0
+    assert "Traceback" not in finished.output and "KeyboardInterrupt" not in finished.output
+
+
+def test_killed_rank_ends_the_job(job):
+    assert job("killed").status != 0
+
+
+def test_waiting_has_an_end(job):
+    """With two ranks: of several that give up, the first to abort may end the others before they have spoken."""
+    finished = job("waits_for_ever", 2, MPIZERO_TIMEOUT="2")
+    assert finished.status != 0 and "Traceback" not in finished.output
+    text = "mpizero: error: all_reduce of unit 'head' in group 'world': no answer from rank 0 within 2 s"
+    assert any(line.startswith(text) for line in our_lines(finished)), finished.output
+
+
+def test_ranks_that_call_different_collectives_time_out(job):
+    """No wrong data, no hang: every rank names what it waits for, and whom."""
+    finished = job("different_collectives", MPIZERO_TIMEOUT="2")
+    assert finished.status == 2 and "Traceback" not in finished.output
+    text = "\n".join(our_lines(finished))
+    assert "all_reduce of unit 'h.1' in group 'world': no answer from rank 0" in text  # rank 1
+    assert "all_gather of unit 'h.2' in group 'world': no answer from rank 1" in text  # rank 2

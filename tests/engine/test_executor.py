@@ -1,0 +1,76 @@
+"""The executor does what the list says, and nothing that it does not know."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import get_args
+
+import pytest
+
+from mpizero.engine.executor import EXECUTE
+from mpizero.engine.job import prepare
+from mpizero.engine.trainer import run_steps
+from mpizero.schedule import STRATEGIES, Action, IllegalSchedule, UnknownAction, flow, validate
+from mpizero.schedule.actions import Backward, Forward
+from mpizero.schedule.values import Name
+from tests.engine.runs import MLP
+
+OF_UNITS = {Name.WHOLE, Name.SHARD, Name.STATES, Name.GRAD, Name.REDUCED, Name.GRAD_FP32}
+CONFIG = replace(MLP, stage="0", steps=1, dtype="float32")
+
+
+@dataclass(frozen=True)
+class Dance:
+    unit: int = 0
+
+
+def test_every_action_has_an_execution():
+    assert set(EXECUTE) == set(get_args(Action))
+
+
+def test_an_unknown_action_is_an_error(group):
+    job = prepare(CONFIG, group)
+    with pytest.raises(UnknownAction, match="Dance"):
+        job.executor.run([Dance()])
+
+
+@pytest.mark.parametrize("stage", list(STRATEGIES))
+def test_the_values_that_live_are_those_that_the_effects_leave(group, stage):
+    """After every action, as the effects of the list tell."""
+    job = prepare(replace(CONFIG, stage=stage, accumulation=2), group)
+    there = set()
+    for action, _, changes in flow(job.lists.accumulate, job.geometry):
+        job.executor.run([action], batch=job.batch, grad_scale=1.0)
+        for change in changes:
+            if change.value.name not in OF_UNITS:
+                (there.discard if type(change).__name__ == "Freed" else there.add)(change.value)
+        assert set(job.executor.values) == there, action
+    assert not there
+    job.executor.run(job.lists.zero_grad)
+
+
+def swap(actions):
+    """The backward of segment 2 before that of segment 3."""
+    i = actions.index(Backward(3, 0))
+    actions[i : i + 4] = actions[i + 2 : i + 4] + actions[i : i + 2]
+    return actions
+
+
+def recompute(k):
+    """Recompute as a list that keeps nothing to compute from."""
+    def change(actions):
+        return [b for a in actions for b in ([replace(a, save=False)] if a == Forward(k, 0) else
+                                             [Forward(k, 0), a] if a == Backward(k, 0) else [a])]
+    return change
+
+
+@pytest.mark.parametrize("change", [swap, recompute(1), recompute(0), recompute(4)],
+                         ids=["order", "middle", "first", "last"])
+def test_wrong_lists_are_refused_and_do_not_run(group, change):
+    """They computed other gradients once, without an error."""
+    job = prepare(CONFIG, group)
+    lists = replace(job.lists, accumulate=change(list(job.lists.accumulate)))
+    with pytest.raises(IllegalSchedule, match="which is not there"):
+        validate(lists.step(), job.wrapping, job.geometry.placement, job.geometry.mesh)
+    with pytest.raises(AssertionError, match="is not there"):
+        run_steps(replace(job, lists=lists))

@@ -1,0 +1,102 @@
+"""A task is an argument: a user's own model, data and loss go through everything that the built-in ones go through."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from mpizero.data import Batch, TeacherTask
+from mpizero.engine.config import OptimSettings, TrainConfig
+from mpizero.engine.job import prepare
+from mpizero.engine.task import Task
+from mpizero.engine.trainer import run_steps
+from mpizero.errors import ConfigError, DataError
+from mpizero.layout import ModelSpec, ParamSpec, SegmentSpec, wrap
+from mpizero.nn.mlp import mlp
+from mpizero.nn.model import Model
+from mpizero.schedule import STRATEGIES
+from tests.engine.plans import follows_its_plan
+from tests.engine.runs import MLP, run
+
+
+def test_another_width_with_data_of_that_width(group):
+    task = Task(mlp(hidden=10, inputs=8, classes=5), TeacherTask(0, inputs=8, classes=5))
+    outcomes = []
+    for stage in ("0", "1", "2", "3"):
+        job, result = run(replace(MLP, stage=stage), group, task=task)
+        follows_its_plan(job)
+        outcomes.append(result)
+    assert all(result == outcomes[0] for result in outcomes) and len(set(outcomes[0].losses)) == MLP.steps
+
+
+def test_data_that_the_model_cannot_read(group):
+    with pytest.raises(DataError, match=r"shape \(32,\), but the model reads 8 features"):
+        run_steps(prepare(MLP, group, task=Task(mlp(inputs=8), TeacherTask(0))))
+
+
+class Masked(TeacherTask):
+    """Every third sample has no target."""
+
+    claimed = None  # what `count` returns instead of the truth
+
+    def train(self, samples):
+        x, y = super().train(samples)
+        return Batch(x, np.where(samples % 3 == 0, -1, y))
+
+    def count(self, samples):
+        return int((samples % 3 != 0).sum()) if self.claimed is None else self.claimed
+
+
+def test_gradients_are_divided_by_the_targets_that_count(group):
+    """The same targets in another number of samples: masked ones weigh nothing, so the mean is that of the others
+    alone."""
+    config = replace(MLP, dtype="float32", steps=1, batch_size=6, clip=None)
+    masked = run_steps(prepare(config, group, task=Task(mlp(hidden=10), Masked(0)))).records[0]
+
+    class Others(TeacherTask):
+        """The samples that are not masked."""
+
+        def train(self, samples):
+            return super().train(samples // 2 * 3 + samples % 2 + 1)
+
+    plain = run_steps(prepare(replace(config, batch_size=4), group, task=Task(mlp(hidden=10), Others(0)))).records[0]
+    assert masked.loss == pytest.approx(plain.loss, rel=1e-6)
+    assert masked.grad_norm == pytest.approx(plain.grad_norm, rel=1e-5)
+
+
+def test_a_count_that_is_not_that_of_the_batches(group):
+    data = Masked(0)
+    data.claimed = 3
+    with pytest.raises(DataError, match=r"step 0: the loss counted \d+ targets, but Dataset.count gave 3,"):
+        run_steps(prepare(replace(MLP, batch_size=6), group, task=Task(mlp(hidden=10), data)))
+
+
+def test_a_parameter_that_no_segment_reads():
+    spec = ModelSpec((ParamSpec("used", (3,)), ParamSpec("idle", (3,))), (SegmentSpec("only", ("used",)),))
+    with pytest.raises(ConfigError, match="no segment of the model reads idle"):
+        wrap(spec, 2)
+
+
+def test_a_model_has_as_many_segments_as_its_spec():
+    model = mlp()
+    with pytest.raises(ConfigError, match="has 4 segments, its spec 5"):
+        Model("short", model.spec, model.segments[:-1], model.draw)
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_the_worked_example(launch, ranks):
+    end = launch(ranks, "scripts/05_own_task.py", timeout=120)
+    assert end.status == 0, end.output
+    rows = [line.split() for line in end.stdout.splitlines()[2:]]
+    assert [row[0] for row in rows] == list(STRATEGIES) and len({row[-1] for row in rows}) == 1
+
+
+def test_settings_are_resolved_once():
+    settings = TrainConfig(model="gpt", steps=40, device_memory="1KiB").resolved()
+    assert settings.optim == OptimSettings("adamw", weight_decay=0.01, lr=2e-3, warmup=4, clip=None)
+    assert (settings.sizes.layers, settings.steps, settings.device_memory) == (4, 40, 1024)
+    settings = TrainConfig().resolved()
+    assert settings.optim == OptimSettings("adam", weight_decay=0.0, lr=1e-2, warmup=0, clip=None)
+    assert (settings.sizes.hidden, settings.steps, settings.device_memory) == (96, 50, None)

@@ -1,0 +1,46 @@
+"""Wrapping: each parameter in one unit, each segment with the units it needs, each gradient complete once."""
+
+from __future__ import annotations
+
+import pytest
+
+from mpizero.errors import ConfigError
+from mpizero.layout import ModelSpec, ParamSpec, SegmentSpec, wrap
+
+SPEC = ModelSpec(
+    tuple(ParamSpec(name, (size,)) for name, size in (("wte", 7), ("wpe", 3), ("a.w", 5), ("a.b", 2), ("ln", 1))),
+    (SegmentSpec("embedding", ("wte", "wpe")), SegmentSpec("a", ("a.w", "a.b")), SegmentSpec("head", ("ln", "wte"))),
+)
+
+
+def names(wrapping):
+    return [[param.name for param in unit.params] for unit in wrapping.units]
+
+
+def test_a_unit_per_segment_and_the_tied_weight_belongs_to_the_first():
+    wrapping = wrap(SPEC, 2)
+    assert names(wrapping) == [["wte", "wpe"], ["a.w", "a.b"], ["ln"]]
+    assert [segment.units for segment in wrapping.segments] == [(0,), (1,), (2, 0)]
+    # the tied unit's gradient is complete last of all
+    assert [segment.completes for segment in wrapping.segments] == [(0,), (1,), (2,)]
+    assert wrapping.numel == SPEC.psi == 18 and wrapping.padded_numel == 20
+
+
+def test_one_unit_for_everything():
+    wrapping = wrap(SPEC, 4, lambda name: "all")
+    assert len(wrapping.units) == 1 and wrapping.units[0].padded_numel == 20
+    assert [segment.completes for segment in wrapping.segments] == [(0,), (), ()]
+
+
+def test_lists_of_names():
+    wrapping = wrap(SPEC, 1, [["wte"], ["wpe", "ln"], ["a.b", "a.w"]])
+    assert names(wrapping) == [["wte"], ["wpe", "ln"], ["a.w", "a.b"]]  # units and parameters in the model's order
+    assert [segment.units for segment in wrapping.segments] == [(0, 1), (2,), (1, 0)]
+
+
+@pytest.mark.parametrize("lists", [[["wte", "wpe", "a.w", "a.b"]], [["wte", "wpe", "a.w", "a.b", "ln", "ln"]],
+                                   [["wte", "wpe", "a.w", "a.b", "ln", "typo"]],
+                                   [["wte", "wpe"], ["wte", "a.w", "a.b", "ln"]]])
+def test_lists_must_name_each_parameter_once(lists):
+    with pytest.raises(ConfigError, match=r"exactly once; look at: (ln|typo|wte)"):
+        wrap(SPEC, 1, lists)

@@ -1,0 +1,101 @@
+"""`python -m mpizero.plan` as a program: what it says to mistakes, what it needs, and its help."""
+
+from __future__ import annotations
+
+import pytest
+
+from mpizero.plan.__main__ import COMMANDS, main
+
+WIDTH = 100
+
+
+@pytest.mark.parametrize("command, words", [
+    ("memory --params 0 --ranks 4", "'0' parameters make no model: give a whole number from 1"),
+    ("memory --params -7e9 --ranks 4", "'-7e9' parameters make no model"),
+    ("memory --params 7.5 --ranks 4", "'7.5' parameters make no model"),
+    ("memory --params many --ranks 4", "'many' is no number of parameters: write it as in 7.5e9"),
+    ("memory --params 7e9", "required: --ranks"),
+    ("memory --ranks 4", "one of the arguments --params --gpt --model is required"),
+    ("memory --params 7e9 --model mlp --ranks 4", "not allowed with"),
+    ("memory --params 7e9 --ranks 0", "'0' is impossible: give a whole number from 1"),
+    ("memory --params 7e9 --ranks -4", "'-4' is impossible"),
+    ("memory --params 7e9 --ranks 4.5", "'4.5' is impossible"),
+    ("memory --params 7e9 --ranks 99999999999999999999999", "is impossible: give a whole number from 1 to 1,000,000"),
+    ("memory --params 7e9 --ranks 4 --stage 4", "--stage"),
+    ("memory --params 7e9 --ranks 64 --shard-size 7",
+     "replicate * shard(7) = 64 ranks has no solution: use --shard-size 1 or 2 or 4"),
+    ("traffic --params 7e9 --ranks 4 --shard-size 8", "or --ranks 8"),
+    ("memory --params 7e9 --ranks 4 --shard-size 0", "--shard-size 0 is impossible"),
+    ("memory --params 7e9 --ranks 4 --stage 0 --shard-size 2", "--stage 0 shards nothing"),
+    ("memory --params 7e9 --ranks 4 --accumulation 0", "--accumulation 0 is impossible: it must be at least 1"),
+    ("memory --params 7e9 --ranks 4 --backward-prefetch -1", "--backward-prefetch -1 is impossible"),
+    ("memory --gpt 24,1024,16 --ranks 4", "give four numbers, as in 24,1024,16,50257"),
+    ("memory --gpt 24,1024,0,50257 --ranks 4", "'0' is impossible"),
+    ("memory --gpt 2,10,3,7 --ranks 4", "error: --gpt: d_model 10 does not divide by heads 3"),
+    ("memory --gpt 2,10,3,7 --ranks 4", "use d_model 9 or 12"),
+    ("memory --params 7e9 --ranks 4 --json no/such/folder/f.json", "cannot be written"),
+    ("traffic --params 7e9 --ranks 4 --ranks-per-host 0", "'0' is impossible"),
+    ("units --params 7e9 --ranks 64 --shard-size 7", "replicate * shard(7)"),
+    ("units --params 7e9 --ranks 64 --alpha nan", "'nan' is impossible: give a number above 0"),
+    ("timeline --units 0", "'0' is impossible"),
+    ("timeline --forward -2", "-2 seconds are impossible: give a number of at least 0"),
+    ("timeline --forward soon", "'soon' is no number of seconds"),
+    ("timeline --limit 0", "'0' is impossible"),
+    ("timeline --model mlp", "add --ranks, as in --ranks 64"),
+    ("timeline --model mlp --ranks 4 --forward 2", "leave one out"),
+    ("timeline --plot step.gif", "step.gif cannot be drawn: give a file name that ends in .png or .svg"),
+    ("fit --params 7e9 --ranks 4", "required: --device-memory"),
+    ("fit --params 7e9 --ranks 4 --device-memory 0GB", "the size '0GB' must be above zero"),
+    ("fit --params 7e9 --ranks 4 --device-memory -5GB", "'-5GB' is not a size"),
+    ("fit --params 7e9 --ranks 4 --device-memory 80GB --nvme 1e3PB", "'1e3PB' is not a size"),
+    ("fit --params 7e9 --ranks 4 --device-memory " + "9" * 400 + "GB", "beyond any machine"),
+    ("fit --params 7e9 --ranks 4 --device-memory 80GB --inter-bandwidth -1", "'-1' is impossible"),
+    ("fit --params 7e9 --ranks 4 --device-memory 80GB --inter-bandwidth fast", "'fast' is not a size"),
+    ("fit --gpt 2,8,2,7 --ranks 4 --device-memory 80GB --tokens 5", "say --batch-size"),
+    ("fit --params 7e9 --ranks 4 --device-memory 80GB --shard-size 3", "replicate * shard(3)"),
+    ("", "memory|traffic|units|timeline|offload|fit"),
+    ("guess", "invalid choice: 'guess'"),
+])
+def test_mistakes_get_a_sentence(capsys, command, words):
+    assert main(command.split()) == 2
+    out, err = capsys.readouterr()
+    assert out == "" and err.count("mpizero: error:") == 1 and len(err.splitlines()) == 1
+    assert words in err, err
+
+
+def test_unknown_units_of_size(capsys):
+    assert main(["fit", "--params", "7e9", "--ranks", "4", "--device-memory", "64 gigs"]) == 2
+    assert "'64 gigs' is not a size: write a number and B, KiB, MiB, GiB" in capsys.readouterr().err
+
+
+# -- the program -------------------------------------------------------------------------------------------------------
+
+WITHOUT = """
+import runpy, sys
+sys.modules["numpy"] = sys.modules["mpi4py"] = None  # importing them raises ImportError
+sys.argv = {!r}
+runpy.run_module("mpizero.plan", run_name="__main__")
+"""
+
+
+@pytest.mark.parametrize("command", [command.EXAMPLE for command in COMMANDS.values()], ids=list(COMMANDS))
+def test_runs_without_mpi_and_without_numpy(launch, command):
+    end = launch(None, "-c", WITHOUT.format(["plan", *command.split()]))
+    assert end.status == 0 and end.stdout and not end.stderr, end.output
+
+
+def test_status_and_help_of_the_program(launch):
+    end = launch(None, "-m", "mpizero.plan", "memory", "--params", "0", "--ranks", "4")
+    assert end.status == 2 and "Traceback" not in end.output and end.stderr.count("mpizero: error:") == 1
+    end = launch(None, "-m", "mpizero.plan", "--help")
+    assert end.status == 0 and "python -m mpizero.plan fit" in end.stdout
+
+
+@pytest.mark.parametrize("name", list(COMMANDS))
+def test_help_has_an_example(capsys, name, monkeypatch):
+    monkeypatch.setenv("COLUMNS", str(WIDTH))
+    with pytest.raises(SystemExit) as end:
+        main([name, "--help"])
+    out = capsys.readouterr().out
+    assert end.value.code == 0 and f"python -m mpizero.plan {COMMANDS[name].EXAMPLE}" in out
+    assert max(map(len, out.splitlines())) <= WIDTH
