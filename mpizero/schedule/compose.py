@@ -6,7 +6,18 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from mpizero.errors import ConfigError
-from mpizero.layout import ADAM, Geometry, MeshShape, ModelSpec, OptimizerSpec, Policy, Wrapping, mesh_shape, wrap
+from mpizero.layout import (
+    ADAM,
+    Geometry,
+    MeshShape,
+    ModelSpec,
+    OptimizerSpec,
+    Policy,
+    Sees,
+    Wrapping,
+    mesh_shape,
+    wrap,
+)
 from mpizero.schedule import passes
 from mpizero.schedule.actions import Action
 from mpizero.schedule.step import accumulate, evaluate, update, zero_grad
@@ -84,8 +95,12 @@ def set_up(spec: ModelSpec, ranks: int, settings: StepSettings = StepSettings(),
            optimizer: OptimizerSpec = ADAM, policy: Policy | None = None) -> Setup:
     """Mesh, units, placement and validated lists of `spec` on `ranks` ranks. policy: see `layout.wrap`.
 
-    ConfigError where ranks do not divide into shard groups, or the policy misses a parameter.
+    ConfigError where ranks do not divide into shard groups, the policy misses a parameter, or the optimizer looks at
+    more than elements, which is all that a shard of a flat parameter surely holds whole.
     """
+    if optimizer.sees is not Sees.ELEMENT:
+        raise ConfigError(f"`optimizer` {optimizer.name} updates a {optimizer.sees.value} at a time, but a rank's "
+                          "shard holds parts of them: use one that updates element by element, such as adamw")
     mesh, strategy = settings.mesh(ranks), STRATEGIES[settings.stage]
     geometry = Geometry(wrap(spec, ranks, policy), strategy.placement, mesh, dtype, optimizer)
     return Setup(settings, strategy, geometry, schedule(strategy, geometry, settings))

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from mpizero.engine.job import prepare
+from mpizero.engine.summary import summarise
 from mpizero.engine.trainer import run_steps
 from mpizero.errors import OutOfDeviceMemory
 from tests.engine.runs import GPT, MLP
@@ -19,26 +20,55 @@ from tests.engine.runs import GPT, MLP
 SMALL = {"mlp": 40_000, "gpt": 60_000}
 
 
+def traced_peak(act) -> tuple[int, int]:
+    """Bytes that `act` had allocated at most, of all domains, and those of Python's own objects that it left."""
+    domain = tracemalloc.DomainFilter(inclusive=True, domain=np.lib.tracemalloc_domain)
+    assert domain.domain == np.lib.tracemalloc_domain
+    tracemalloc.start()
+    try:
+        kept = act()
+        peak = tracemalloc.get_traced_memory()[1]
+        objects = tracemalloc.take_snapshot().filter_traces([tracemalloc.DomainFilter(True, 0)])
+        del kept
+        return peak, sum(stat.size for stat in objects.statistics("filename"))
+    finally:
+        tracemalloc.stop()
+
+
 @pytest.mark.parametrize("config", [replace(MLP, hidden=160, batch_size=16),
                                     replace(GPT, d_model=64, context=32, batch_size=8)], ids=["mlp", "gpt"])
 @pytest.mark.parametrize("stage", ["0", "2", "3"])
 def test_peak_is_that_of_tracemalloc(group, config, stage):
     job = prepare(replace(config, stage=stage, steps=1), group)
     run_steps(job)
-    domain = tracemalloc.DomainFilter(inclusive=True, domain=np.lib.tracemalloc_domain)
-    assert domain.domain == np.lib.tracemalloc_domain
-    tracemalloc.start()
-    try:
-        at_rest = job.ledger.live_bytes
-        run_steps(job, steps=1)
-        peak = tracemalloc.get_traced_memory()[1]  # of all domains, but Python's own objects are few
-        objects = tracemalloc.take_snapshot().filter_traces([tracemalloc.DomainFilter(True, 0)])
-        python = sum(stat.size for stat in objects.statistics("filename"))
-    finally:
-        tracemalloc.stop()
+    at_rest = job.ledger.live_bytes
+    peak, python = traced_peak(lambda: run_steps(job, steps=1))
     counted = job.ledger.peak_bytes - at_rest
     assert counted > 100_000
     assert -1000 <= peak - counted <= SMALL[config.model] + python
+
+
+def test_setting_up_is_counted(group):
+    """Initial values too: a whole float32 parameter at a time."""
+    jobs, config = [], replace(MLP, hidden=300, stage="3")
+    prepare(config, group)  # warms caches
+    peak, python = traced_peak(lambda: jobs.append(prepare(config, group)))
+    counted = jobs[0].ledger.peak_bytes
+    assert counted >= 4 * 300 * 300 + jobs[0].ledger.live_bytes - 4 * 3 * 300
+    assert -1000 <= peak - counted <= SMALL["mlp"] + python
+
+
+def test_summing_up_is_counted(group):
+    """Held-out loss, checksums, digests: a whole float32 unit at a time."""
+    job = prepare(replace(MLP, hidden=300, stage="3", steps=1), group)
+    progress = run_steps(job)
+    summarise(job, progress)  # warms caches
+    job.ledger.reset_peaks()
+    at_rest = job.ledger.live_bytes
+    peak, python = traced_peak(lambda: summarise(job, progress))
+    counted = job.ledger.peak_bytes - at_rest
+    assert counted >= 4 * 300 * 300
+    assert -1000 <= peak - counted <= SMALL["mlp"] + python
 
 
 def test_a_device_that_is_just_large_enough(group):

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from mpizero.errors import ConfigError
-from mpizero.schedule import STRATEGIES, IllegalSchedule, StepSettings, show
+from mpizero.layout import OptimizerSpec, Sees
+from mpizero.schedule import STRATEGIES, IllegalSchedule, StepSettings, set_up, show
 from mpizero.schedule.actions import OptimStep, Phase, ReduceScatterGrad, Reshard
 from mpizero.schedule.strategies import Zero1, Zero2, Zero3
 from tests.schedule.toys import chain, check, step, tied
@@ -141,3 +142,9 @@ def test_stage_0_has_no_shard_size():
     assert StepSettings("0", 1).mesh(4) == StepSettings("0").mesh(4)
     with pytest.raises(ConfigError, match="`stage` 0 shards nothing, so `shard_size` 2 has no meaning"):
         StepSettings("0", 2).mesh(4)
+
+
+@pytest.mark.parametrize("sees", [Sees.ROW, Sees.MATRIX])
+def test_an_optimizer_that_looks_at_more_than_elements_is_refused(sees):
+    with pytest.raises(ConfigError, match=f"`optimizer` wide updates a {sees.value} at a time"):
+        set_up(chain(), 4, optimizer=OptimizerSpec("wide", (), sees))
