@@ -69,7 +69,11 @@ class Dataset(ABC):
 
 
 def _padded(batch: Callable[[np.ndarray], Batch], samples: np.ndarray) -> Batch:
+    """The batch of `samples`, of which negative numbers stand for none."""
     pads = samples < 0
-    found = batch(np.where(pads, 0, samples))
-    found.targets[pads] = np.nan if found.targets.dtype.kind == "f" else IGNORE
-    return found
+    if not pads.any():
+        return batch(samples)
+    inputs, targets = batch(np.where(pads, 0, samples))
+    targets = targets.copy()  # it may be a view of the dataset's own
+    targets[pads] = np.nan if targets.dtype.kind == "f" else IGNORE
+    return Batch(inputs, targets)

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from mpizero.data import Batch
+from mpizero.engine.agreement import Agreed
 from mpizero.engine.task import Task
 from mpizero.engine.unit import Unit, Update
 from mpizero.layout import Wrapping
@@ -19,6 +20,7 @@ from mpizero.nn.ops.gradients import Gradients
 from mpizero.schedule import values as v
 from mpizero.schedule.actions import (
     Action,
+    Agree,
     AllGatherParam,
     AllReduceGrad,
     AllReduceShard,
@@ -57,10 +59,11 @@ class ActionRecord:
 
 @dataclass
 class LossSum:
-    """Of one rank: the summed loss of the targets that counted, and their number."""
+    """Of one rank: the summed loss of the targets that counted, and their number. agreed: what all ranks made of it."""
 
     loss: float = 0.0
     targets: int = 0
+    agreed: Agreed | None = None
 
 
 class Executor:
@@ -76,22 +79,25 @@ class Executor:
         self.timeline: list[ActionRecord] | None = None  # set to [] to record every action
         self.phase = "start"
         self._batch: Callable[[int], Batch] | None = None
+        self._agreement: Callable[[LossSum], Agreed] | None = None
         self._update: Update | None = None
         self._grad_scale, self._sum = 1.0, LossSum()
 
     def run(self, actions: Iterable[Action], *, batch: Callable[[int], Batch] | None = None, grad_scale: float = 1.0,
-            update: Update | None = None) -> LossSum:
+            agree: Callable[[LossSum], Agreed] | None = None, update: Update | None = None) -> LossSum:
         """Do every action in order. UnknownAction for one that is none of ours.
 
         batch: microbatch -> its samples. grad_scale: factor of the summed loss whose gradient is taken (loss scale /
-        number of targets in the global batch, so that sums over ranks are means). update: what an OptimStep needs.
+        number of targets in the global batch, so that sums over ranks are means). agree: what Agree does. update: what
+        an OptimStep needs.
         """
-        self._batch, self._grad_scale, self._update, self._sum = batch, grad_scale, update, LossSum()
-        # an overflow is no surprise: the ranks agree on it after the list
+        self._batch, self._grad_scale, self._agreement, self._update = batch, grad_scale, agree, update
+        self._sum = LossSum()
+        # an overflow is no surprise: the ranks agree on it at the end of the list
         with np.errstate(over="ignore", invalid="ignore"):
             for action in actions:
                 self._run_one(action)
-        self._batch = self._update = None
+        self._batch = self._agreement = self._update = None
         return self._sum
 
     def _run_one(self, action: Action) -> None:
@@ -179,6 +185,10 @@ class Executor:
             assert dx is not None, f"segment {self.segments[segment].name} gave no gradient of its input"
             self.values[v.dy(segment - 1, mb)] = dx
 
+    def _agree(self, action: Agree) -> None:
+        assert self._agreement is not None, "an agreement needs the other ranks"
+        self._sum.agreed = self._agreement(self._sum)
+
     def _optim_step(self, action: OptimStep) -> None:
         assert self._update is not None, "an update needs its numbers"
         self.units[action.unit].optim_step(self._update)
@@ -196,6 +206,7 @@ EXECUTE: dict[type, Callable[[Executor, Any], None]] = {
     ReduceScatterGrad: lambda run, action: run.units[action.unit].reduce_scatter_grad(action.axis),
     AllReduceGrad: lambda run, action: run.units[action.unit].all_reduce_grad(action.axis),
     AllReduceShard: lambda run, action: run.units[action.unit].all_reduce_shard(action.axis),
+    Agree: Executor._agree,
     OptimStep: Executor._optim_step,
     AllGatherParam: lambda run, action: run.units[action.unit].all_gather_param(action.axis),
     FreeGrad: lambda run, action: run.units[action.unit].free_grad(),

@@ -11,7 +11,7 @@ from mpizero.engine.gather import gather_data
 from mpizero.engine.job import Job
 from mpizero.planner import plan_memory
 from mpizero.schedule import Effect, effect_of
-from mpizero.schedule.actions import Phase
+from mpizero.schedule.actions import Agree, Phase
 
 
 def trace(job: Job, step: int, actions: list[ActionRecord], records: list[Record]) -> dict[str, Any]:
@@ -49,7 +49,7 @@ def _rank(job: Job, actions: list[ActionRecord], records: list[Record]) -> dict[
 def _action(record: ActionRecord, effect: Effect, planned: dict[str, int], planned_peak: int) -> dict[str, Any]:
     """work: the kind of it, None for an action that does none. computes: whether this rank computes, rather than waits
     for others."""
-    work, computes = effect.work, effect.sends is None and not isinstance(record.action, Phase)
+    work, computes = effect.work, effect.sends is None and not isinstance(record.action, Agree | Phase)
     return {"action": record.text, "kind": type(record.action).__name__, "work": work and work.kind,
             "computes": computes, "label": record.label, "phase": record.phase, "begin_s": record.begin_s,
             "end_s": record.end_s, "live": record.live, "peak_bytes": record.peak_bytes, "planned_live": planned,

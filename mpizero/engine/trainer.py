@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from mpizero.comm import Record
 from mpizero.data import eval_batches
 from mpizero.engine.agreement import Agreed, finish_grads, mean_loss
-from mpizero.engine.executor import ActionRecord
+from mpizero.engine.executor import ActionRecord, LossSum
 from mpizero.engine.job import Job
 from mpizero.engine.replicas import check_replicas
 from mpizero.engine.unit import Update
@@ -102,8 +102,13 @@ def _learning_rate(job: Job) -> float:
 def _accumulate(job: Job, scale: float) -> Agreed:
     """The gradients of a step, and what all ranks agree on about them."""
     expected = job.count_targets()
-    found = job.executor.run(job.lists.accumulate, batch=job.batch, grad_scale=scale / max(expected, 1))
-    agreed = finish_grads(job.world, job.state.units, job.ledger, found.loss, found.targets, scale)
+
+    def agree(found: LossSum) -> Agreed:
+        return finish_grads(job.world, job.state.units, job.ledger, found.loss, found.targets, scale)
+
+    agreed = job.executor.run(job.lists.accumulate, batch=job.batch, grad_scale=scale / max(expected, 1),
+                              agree=agree).agreed
+    assert agreed is not None, "a list of gradients ends in Agree"
     if agreed.targets != expected:
         raise DataError(f"step {job.state.step}: the loss counted {agreed.targets:,} targets, but Dataset.count gave "
                         f"{expected:,}, by which gradients were divided: let it give the number that the batches hold")

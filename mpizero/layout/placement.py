@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
+from mpizero.errors import ConfigError
+
 
 class Keep(Enum):
     """REPLICATED: every rank keeps all padded_numel elements.
@@ -26,3 +28,8 @@ class Placement:
     params: Keep
     grads: Keep
     optim: Keep
+
+    def __post_init__(self) -> None:
+        if self.params is SHARDED and self.optim is REPLICATED:
+            raise ConfigError("a rank that keeps a shard of the parameters cannot update all of them: shard the "
+                              "optimizer's states too")

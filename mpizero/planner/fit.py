@@ -172,7 +172,9 @@ def _time(question: Question, actions: Sequence[Action], geometry: Geometry, tie
         if isinstance(action, Phase) and action.name != "reduce":  # reductions may go on beside backward
             phases.append(defaultdict(float))
         effect = effect_of(action, geometry)
-        busy = [*_work(question, effect.work, geometry, offload), *moved[place]]
+        busy = list(moved[place])
+        if effect.work is not None and effect.computes:
+            busy += _work(question, effect.work, geometry, offload)
         if (sent := sent_by(action, effect, geometry)) is not None:
             busy.append(_wire(machine, sent, inside[sent.axis]))
         for resource, seconds in busy:
@@ -194,11 +196,9 @@ def _sum_up(phases: Sequence[dict[str, float]]) -> tuple[float, dict[str, float]
     return total, dict(busy), max(critical, key=critical.__getitem__)
 
 
-def _work(question: Question, work: Work | None, geometry: Geometry, offload: Offload) -> list[Busy]:
+def _work(question: Question, work: Work, geometry: Geometry, offload: Offload) -> list[Busy]:
     """Computing. A unit's operations count once, at the first segment that uses it."""
     machine, wrapping = question.machine, geometry.wrapping
-    if work is None or not work.compute:
-        return []
     if work.kind == "optim_step":
         updated = geometry.kept(work.index, geometry.placement.optim)
         if offload.optim == "device":

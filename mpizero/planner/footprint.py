@@ -112,8 +112,9 @@ class _Books:
                 kind, nbytes = self.held.pop(value)
                 self.holders[new] = self.holders.pop(value)
                 self.held[new] = self.size(new)[0], nbytes
-                yield kind, -nbytes
-                yield self.held[new]
+                if self.held[new][0] != kind:
+                    yield kind, -nbytes
+                    yield self.held[new]
 
     def _hold(self, storage: Storage) -> bool:
         """Whether it was not there before."""
@@ -140,6 +141,8 @@ class _Books:
         geometry, unit = self.geometry, storage.index
         keep, size = geometry.placement, geometry.itemsize
         match storage.name:
+            case Name.PART:
+                return PARAM, geometry.itemsize * geometry.kept(unit, REPLICATED)
             case Name.WHOLE:
                 return PARAM if keep.params is REPLICATED else UNSHARDED_PARAM, size * geometry.kept(unit, REPLICATED)
             case Name.SHARD:

@@ -4,7 +4,7 @@ The model is FSDP's (arXiv:2304.11277, sec. 3.3 and 3.4.2). The CPU issues the a
 stream does its own in that order: an action starts at max(issued, stream free, what it depends on done). A gathered
 unit takes its memory when its gather is issued, which may be long before it starts, and gives it back when the last
 computation on it is done. With a limit, the CPU waits for that before it issues one gather more. An update needs the
-agreement of all ranks: before it the CPU waits for both streams.
+agreement of all ranks: where they agree, the CPU waits for both streams.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 from mpizero.errors import ConfigError
 from mpizero.layout import Geometry
 from mpizero.planner.costs import Costs
-from mpizero.schedule.actions import Action, Phase, show
+from mpizero.schedule.actions import Action, show
 from mpizero.schedule.effects import Effect, Freed, Made, Work, flow, kept_params
 from mpizero.schedule.values import Name, Value
 
@@ -106,27 +106,27 @@ class _Player:
 
     def play(self, action: Action, effect: Effect, gathers: bool) -> None:
         """Issue `action`, and note when what it makes is ready."""
-        if isinstance(action, Phase) and action.name == "update":
+        if effect.agrees:
             self.cpu = max(self.cpu, *self.free.values())
         if gathers:
             self._take_memory()
         new = self._made(effect)
-        waits = [*effect.reads, *([] if effect.completes is None else new)]
-        after = max((self.ready[value] for value in waits), default=0.0)
-        end = after if effect.work is None else self._run(action, effect.work, after)
+        after = max((self.ready[value] for value in effect.reads), default=0.0)
+        end = after if effect.work is None else self._run(action, effect, effect.work, after)
         self.used.update(dict.fromkeys(effect.reads, end))
         self.ready.update(dict.fromkeys(new, end))
 
     def _made(self, effect: Effect) -> list[Value]:
         """The values that are new or other afterwards."""
-        new = [*effect.makes, *effect.adds]
+        new = [*effect.makes, *effect.adds, *(effect.becomes or ())[1:]]
         if effect.sums is not None:
             new.append(effect.sums.target)
-        new += [kept_params(unit, self.geometry) for unit in (effect.updates, effect.completes) if unit is not None]
+        if effect.updates is not None:
+            new.append(kept_params(effect.updates, self.geometry))
         return new
 
-    def _run(self, action: Action, work: Work, after: float) -> float:
-        stream = COMPUTE if work.compute else COMMUNICATION
+    def _run(self, action: Action, effect: Effect, work: Work, after: float) -> float:
+        stream = COMPUTE if effect.computes else COMMUNICATION
         self.cpu += self.issue_seconds
         before = self.free[stream] if self.overlap else max(self.free.values())
         start = max(self.cpu, before, after)

@@ -14,6 +14,7 @@ A *unit* is what is gathered (a FlatParameter), a *segment* what is computed; bo
     ReduceScatterGrad(unit)    + reduced gradient (a shard), - whole one   (n-1)/n, reduce-scatter
     AllReduceGrad(unit, axis)  whole gradient becomes the reduced one      2(n-1)/n, all-reduce
     AllReduceShard(unit)                                                   2(n-1)/n of the shard, all-reduce
+    Agree()                                                                a few bytes that no formula counts
     OptimStep(unit)            + float32 gradient of one block, meanwhile
     AllGatherParam(unit)                                                   (n-1)/n, all-gather
     FreeGrad(unit)             - reduced gradient
@@ -125,6 +126,11 @@ class AllReduceShard:
 
 
 @dataclass(frozen=True, slots=True)
+class Agree:
+    """All ranks agree on the loss, the global norm, and whether to update at all: gradients are complete."""
+
+
+@dataclass(frozen=True, slots=True)
 class OptimStep:
     """Update what this rank optimises of the unit, and write it to the parameters it keeps."""
 
@@ -147,7 +153,7 @@ class FreeGrad:
 
 
 Action = (Phase | LoadBatch | Unshard | Reshard | Forward | Loss | LossBackward | Backward | ReduceScatterGrad
-          | AllReduceGrad | AllReduceShard | OptimStep | AllGatherParam | FreeGrad)
+          | AllReduceGrad | AllReduceShard | Agree | OptimStep | AllGatherParam | FreeGrad)
 
 
 def show(action: Action) -> str:

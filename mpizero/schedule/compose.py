@@ -20,9 +20,10 @@ from mpizero.layout import (
 )
 from mpizero.schedule import passes
 from mpizero.schedule.actions import Action
+from mpizero.schedule.effects import effect_of
 from mpizero.schedule.step import accumulate, evaluate, update, zero_grad
 from mpizero.schedule.strategies import STRATEGIES, Strategy
-from mpizero.schedule.validate import validate
+from mpizero.schedule.validate import IllegalSchedule, validate
 
 Actions = list[Action]
 LEAST = {"accumulation": 1, "shard_size": 1, "limit_all_gathers": 1, "backward_prefetch": 0, "forward_prefetch": 0}
@@ -126,4 +127,6 @@ def schedule(strategy: Strategy, geometry: Geometry, settings: StepSettings) -> 
     # two steps in a row: one may leave behind what only the next one shows
     for actions in ([*step, *step], [*skipped, *step], lists.evaluate):
         validate(actions, wrapping, strategy.placement, mesh, limit)
+    if units and all(effect_of(action, geometry).updates is None for action in lists.update):
+        raise IllegalSchedule("the list of updates has none: the model would never learn")
     return lists

@@ -16,6 +16,7 @@ from mpizero.layout.placement import REPLICATED, SHARDED, Keep
 from mpizero.schedule import values as v
 from mpizero.schedule.actions import (
     Action,
+    Agree,
     AllGatherParam,
     AllReduceGrad,
     AllReduceShard,
@@ -58,12 +59,10 @@ class Send(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What takes time. kind: as `planner.costs` and charts name it; index: of the segment or unit; compute: or else a
-    ring."""
+    """What takes time. kind: as `planner.costs` and charts name it; index: of the segment or unit."""
 
     kind: str
     index: int
-    compute: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +71,8 @@ class Effect:
 
     reads: must be there and current. makes: must not be there, and is afterwards. adds: is made unless it is there,
     then added to. becomes: the storage of the first turns into the second, or is added to it and freed. frees: must be
-    there, and is not afterwards. during: lives while the action runs. updates: the unit whose parameters and states are
-    new afterwards, of this rank's part; completes: of all parts.
+    there, and is not afterwards. during: lives while the action runs. agrees: gradients are complete, and all ranks
+    know it. updates: the unit whose states are new afterwards, and this rank's part of its parameters.
     """
 
     reads: Values = ()
@@ -83,10 +82,15 @@ class Effect:
     frees: Values = ()
     during: Values = ()
     sums: Sum | None = None
+    agrees: bool = False
     updates: int | None = None
-    completes: int | None = None
     sends: Send | None = None
     work: Work | None = None
+
+    @property
+    def computes(self) -> bool:
+        """Whether its work is this rank's own, not a ring's."""
+        return self.work is not None and self.sends is None
 
 
 NOTHING = Effect()
@@ -105,9 +109,12 @@ def effect_of(action: Action, geometry: Geometry) -> Effect:
             return _collective(action)
         case Reshard(unit):
             return Effect(frees=(v.whole(unit),))
+        case Agree():
+            return Effect(reads=tuple(v.reduced(unit) for unit in range(len(geometry.wrapping.units))), agrees=True)
         case OptimStep(unit):
             return Effect(reads=(v.reduced(unit), v.states(unit)), during=(v.grad_fp32(unit),), updates=unit,
-                          work=Work("optim_step", unit, compute=True))
+                          becomes=(v.whole(unit), v.part(unit)) if _updates_a_part(geometry) else None,
+                          work=Work("optim_step", unit))
         case FreeGrad(unit):
             return Effect(frees=(v.reduced(unit),))
         case _:
@@ -124,7 +131,7 @@ def _compute(action: LoadBatch | Forward | Loss | LossBackward | Backward, geome
         case Forward(segment, mb, save):
             used, x, y = map(v.whole, segments[segment].units), v.x(segment, mb), v.x(segment + 1, mb)
             return Effect(reads=(*used, x), makes=(y, v.saved(segment, mb)) if save else (y,), frees=(x,),
-                          work=Work("forward", segment, compute=True))
+                          work=Work("forward", segment))
         case Loss(mb, save):
             ends = (v.x(loss, mb), v.targets(mb))
             return Effect(reads=ends, makes=(v.saved(loss, mb),) if save else (), frees=ends)
@@ -133,7 +140,7 @@ def _compute(action: LoadBatch | Forward | Loss | LossBackward | Backward, geome
         case Backward(segment, mb):
             units, ends = segments[segment].units, (v.saved(segment, mb), v.dy(segment, mb))
             return Effect(reads=(*map(v.whole, units), *ends), makes=(v.dy(segment - 1, mb),) if segment else (),
-                          adds=tuple(map(v.grad, units)), frees=ends, work=Work("backward", segment, compute=True))
+                          adds=tuple(map(v.grad, units)), frees=ends, work=Work("backward", segment))
         case _:
             assert_never(action)
 
@@ -144,25 +151,26 @@ def _collective(action: Unshard | AllGatherParam | ReduceScatterGrad | AllReduce
         case Unshard(unit, axis):
             return Effect(reads=(v.shard(unit),), makes=(v.whole(unit),),
                           sends=Send("all_gather", unit, REPLICATED, axis, 1),
-                          work=Work("all_gather", unit, compute=False))
+                          work=Work("all_gather", unit))
         case AllGatherParam(unit, axis):
-            return Effect(completes=unit, sends=Send("all_gather", unit, REPLICATED, axis, 1),
-                          work=Work("all_gather", unit, compute=False))
+            part = v.part(unit)
+            return Effect(reads=(part,), becomes=(part, v.whole(unit)),
+                          sends=Send("all_gather", unit, REPLICATED, axis, 1), work=Work("all_gather", unit))
         case ReduceScatterGrad(unit, axis):
             grad, reduced = v.grad(unit), v.reduced(unit)
             return Effect(reads=(grad,), adds=(reduced,), frees=(grad,), sums=Sum(grad, reduced, axis),
                           sends=Send("reduce_scatter", unit, REPLICATED, axis, 1),
-                          work=Work("reduce_scatter", unit, compute=False))
+                          work=Work("reduce_scatter", unit))
         case AllReduceGrad(unit, axis):
             grad, reduced = v.grad(unit), v.reduced(unit)
             return Effect(reads=(grad,), becomes=(grad, reduced), sums=Sum(grad, reduced, axis),
                           sends=Send("all_reduce", unit, REPLICATED, axis, 2),
-                          work=Work("all_reduce", unit, compute=False))
+                          work=Work("all_reduce", unit))
         case AllReduceShard(unit, axis):
             reduced = v.reduced(unit)
             return Effect(reads=(reduced,), sums=Sum(reduced, reduced, axis),
                           sends=Send("all_reduce", unit, SHARDED, axis, 2),
-                          work=Work("all_reduce_shard", unit, compute=False))
+                          work=Work("all_reduce_shard", unit))
         case _:
             assert_never(action)
 
@@ -170,6 +178,12 @@ def _collective(action: Unshard | AllGatherParam | ReduceScatterGrad | AllReduce
 def kept_params(unit: int, geometry: Geometry) -> Value:
     """The parameters of the unit that a rank keeps between steps."""
     return v.whole(unit) if geometry.placement.params is REPLICATED else v.shard(unit)
+
+
+def _updates_a_part(geometry: Geometry) -> bool:
+    """Whether a rank keeps whole parameters, but updates its own part of them alone."""
+    keep = geometry.placement
+    return keep.params is REPLICATED and keep.optim is SHARDED and geometry.mesh.size(Axis.SHARD) > 1
 
 
 def resting(geometry: Geometry) -> frozenset[Value]:

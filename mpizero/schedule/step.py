@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from mpizero.layout.wrapping import SegmentUse
-from mpizero.schedule.actions import Action, FreeGrad, LoadBatch, Loss, LossBackward, Phase
+from mpizero.schedule.actions import Action, Agree, FreeGrad, LoadBatch, Loss, LossBackward, Phase
 from mpizero.schedule.strategies import Microbatch, Strategy
 
 
 def accumulate(strategy: Strategy, segments: Sequence[SegmentUse], units: int, microbatches: int,
                no_sync: bool = False) -> Iterator[Action]:
-    """Forward, backward and reduction of all microbatches of a step.
+    """Forward, backward and reduction of all microbatches of a step, and the agreement on what came out.
 
     no_sync: reduce once, after the last microbatch: 1/microbatches of the gradient traffic for whole gradients in
     memory.
@@ -33,6 +33,7 @@ def accumulate(strategy: Strategy, segments: Sequence[SegmentUse], units: int, m
         if mb.sync:
             for unit in reversed(range(units)):
                 yield from strategy.reduce(unit, mb)
+    yield Agree()
 
 
 def update(strategy: Strategy, units: int) -> Iterator[Action]:

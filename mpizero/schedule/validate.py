@@ -5,15 +5,27 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from mpizero.layout.geometry import Geometry
 from mpizero.layout.mesh import Axis, MeshShape
-from mpizero.layout.placement import REPLICATED, SHARDED, Placement
+from mpizero.layout.placement import REPLICATED, SHARDED, Keep, Placement
 from mpizero.layout.wrapping import Wrapping
 from mpizero.schedule import values as v
 from mpizero.schedule.actions import Action, show
-from mpizero.schedule.effects import Became, Effect, Freed, Made, Send, Sum, changes, effect_of, kept_params, resting
+from mpizero.schedule.effects import (
+    Became,
+    Change,
+    Effect,
+    Freed,
+    Made,
+    Send,
+    Sum,
+    changes,
+    effect_of,
+    kept_params,
+    resting,
+)
 from mpizero.schedule.values import Name, Value
 
 
@@ -41,74 +53,159 @@ def validate(actions: Iterable[Action], wrapping: Wrapping, placement: Placement
 
 
 @dataclass
+class _Gradient:
+    """What is known of one. parts: the (segment, microbatch) whose backward is in it. unsummed: the axes along which
+    ranks hold different ones. extent: whether all of it holds, or this rank's shard alone."""
+
+    parts: set[tuple[int, int]]
+    unsummed: frozenset[Axis]
+    extent: Keep = REPLICATED
+
+
 class _Checker:
-    """The values that are there, and of parameters and gradients which ones: how often updated, summed along which
-    axes."""
+    """The values that are there; of gradients, what is in them; of parameters, how many updates are in them."""
 
-    geometry: Geometry
-    limit: int | None = None
-    there: set[Value] = field(init=False)
-    version: dict[Value, int] = field(init=False)  # of parameters: how many updates are in them
-    readers: dict[int, list[int]] = field(init=False)  # unit -> segments that read it
-    newest: int = 0
-    partial: set[Value] = field(default_factory=set)  # parameters of which other ranks have newer parts
-    # of gradients: axes along which ranks hold different ones
-    unsummed: dict[Value, frozenset[Axis]] = field(default_factory=dict)
-    used: set[Value] = field(default_factory=set)  # gradients that an update has read
-    loaded: set[int] = field(default_factory=set)  # microbatches, since there were no gradients
-    gathered: int = 0  # units
-    most: int = 0  # of them at once since the last computation
-
-    def __post_init__(self) -> None:
-        self.there = set(resting(self.geometry))
+    def __init__(self, geometry: Geometry, limit: int | None):
+        self.geometry, self.limit, self.there = geometry, limit, set(resting(geometry))
         self.version = {value: 0 for value in self.there if value.name is not Name.STATES}
-        self.readers = defaultdict(list)
-        for segment in self.geometry.wrapping.segments:
-            for unit in segment.units:
-                self.readers[unit].append(segment.index)
+        self.newest = 0
+        self.gradients: dict[Value, _Gradient] = {}
+        self.counted: set[int] = set()  # microbatches whose loss counts in this step
+        self.agreed = False  # on the gradients that are there
+        self.used: set[Value] = set()  # those of them that an update has read
+        self.gathered, self.most = 0, 0  # units now, and at once since the last computation
 
     def act(self, effect: Effect) -> None:
         """Apply the rules to an action's effect, then the effect to what is there."""
         self._check_values(effect)
         if effect.sends is not None:
             self._check_axis(effect.sends)
-        if effect.work is not None and effect.work.kind in ("forward", "backward"):
+        if effect.computes and any(value.name is Name.WHOLE for value in effect.reads):
             self._check_limit(effect)
         if effect.sums is not None:
-            self._sum(effect.sums)
+            self._sum(effect, effect.sums)
+        if effect.agrees:
+            self._agree()
         if effect.updates is not None:
             self._update(effect.updates)
-        if effect.completes is not None:
-            self._complete(effect.completes)
+        self._note_gradients(effect)
         for change in changes(effect, self.there):
-            match change:
-                case Made(value):
-                    self._enter(value)
-                case Freed(value):
-                    self._leave(value)
-                case Became():  # a whole gradient: `_sum` has noted what is known of it
-                    pass
+            self._note(change)
+
+    # -- values -------------------------------------------------------------------------------------------------------
 
     def _check_values(self, effect: Effect) -> None:
         for value in effect.reads:
             if value not in self.there:
-                raise IllegalSchedule(f"it reads {value}, which is not there")
-            self._check_current(value)
+                raise IllegalSchedule(self._stale(value) or f"it reads {value}, which is not there")
+            if self.version.get(value, self.newest) != self.newest:
+                raise IllegalSchedule(f"{value} is stale: it lacks an update that others have had")
         for value in effect.makes:
             if value in self.there:
                 raise IllegalSchedule(f"it makes {value}, which is there already")
-            if value.name is Name.TARGETS and value.mb in self.loaded and self._has_gradients:
-                raise IllegalSchedule(f"{value} was loaded before in this step: its samples would count twice")
-        for value in effect.frees:
+            if self.agreed and value.mb is not None:
+                raise IllegalSchedule(f"it makes {value} before the gradients of the step are freed")
+        for value in (*effect.frees, *(effect.becomes or ())[:1]):
             if value not in self.there:
                 raise IllegalSchedule(f"it frees {value}, which is not there")
-        for value in effect.adds:
-            if value.name is Name.GRAD:  # of this rank's own samples
-                self.unsummed[value] = self.geometry.mesh.divided
+            if value.name is Name.REDUCED and not self.agreed:
+                raise IllegalSchedule(f"it frees {value}, on which ranks have not agreed")
 
-    @property
-    def _has_gradients(self) -> bool:
-        return any(value.name in (Name.GRAD, Name.REDUCED) for value in self.there)
+    def _stale(self, value: Value) -> str:
+        """Why whole parameters are not there, if that is why."""
+        waits = value.name is Name.WHOLE and v.part(value.index) in self.there
+        return f"{value} is stale: unit {value.index} must be gathered after its update" if waits else ""
+
+    def _note(self, change: Change) -> None:
+        match change:
+            case Made(Value(name=Name.WHOLE) as value):
+                self.version[value] = self.version[v.shard(value.index)]
+                self.gathered += 1
+                self.most = max(self.most, self.gathered)
+            case Freed(Value(name=Name.WHOLE)):
+                self.gathered -= 1
+            case Freed(Value(name=Name.REDUCED) as value):
+                self._forget(value)
+            case Became(value, new) if value in self.version:
+                self.version[new] = self.version.pop(value)
+            case Made() | Freed() | Became():
+                pass
+
+    # -- gradients ----------------------------------------------------------------------------------------------------
+
+    def _note_gradients(self, effect: Effect) -> None:
+        """A loss counts once a step; a gradient holds what its backward has consumed, once."""
+        for value in effect.frees:
+            if value.name is Name.TARGETS and value.mb is not None:
+                _rule(value.mb not in self.counted, f"the loss of microbatch {value.mb} has been counted in this step")
+                self.counted.add(value.mb)
+        parts = {(value.index, value.mb) for value in effect.frees if value.name is Name.SAVED and value.mb is not None}
+        for value in effect.adds:
+            if value.name is Name.GRAD:
+                new = _Gradient(set(), self.geometry.mesh.divided)
+                self.gradients.setdefault(value, new).parts.update(parts)
+
+    def _sum(self, effect: Effect, sums: Sum) -> None:
+        """A gradient is summed once along each axis, and added to others that are summed along the same ones."""
+        source, target, axis = sums
+        found, before = self.gradients[source], self.gradients.get(target)
+        _rule(not self.agreed, "ranks have agreed on the gradients already")
+        _rule(axis in found.unsummed or self.geometry.mesh.size(axis) == 1, f"{source} is summed along {axis} already")
+        scattered = target in effect.adds or (effect.sends is not None and effect.sends.extent is SHARDED)
+        summed = _Gradient(set(found.parts), found.unsummed - {axis},
+                           SHARDED if scattered and self.geometry.shards > 1 else found.extent)
+        if source != target:
+            del self.gradients[source]
+            if before is not None:
+                _rule(before.unsummed == summed.unsummed,
+                      f"{target}, to which it adds, is summed along other axes: a part would count twice")
+                _rule(before.extent == summed.extent, f"{target}, to which it adds, holds another extent of the unit")
+                _rule(not before.parts & summed.parts, f"{target}, to which it adds, holds a part of it already")
+                summed.parts |= before.parts
+        self.gradients[target] = summed
+
+    def _agree(self) -> None:
+        """Every microbatch whose loss counts is in every gradient, summed over all ranks; nothing is under way."""
+        under_way = sorted(value for value in self.there if value.mb is not None or value.name is Name.GRAD)
+        _rule(not under_way, f"{', '.join(map(str, under_way[:5]))} is still there")
+        _rule(self.counted == set(range(len(self.counted))) and bool(self.counted),
+              f"the losses of microbatches {sorted(self.counted)} count, which are not 0 to n - 1")
+        expected: dict[int, set[tuple[int, int]]] = defaultdict(set)
+        for segment in self.geometry.wrapping.segments:
+            for unit in segment.units:
+                expected[unit].update((segment.index, mb) for mb in self.counted)
+        for value, gradient in self.gradients.items():
+            missing = sorted(expected[value.index] - gradient.parts)
+            _rule(not missing, f"{value} lacks the backward of segment and microbatch {missing[:1]}")
+            left = ", ".join(sorted(gradient.unsummed))
+            _rule(not left, f"{value} is not summed along {left}")
+        self.agreed = bool(self.gradients)
+        if not self.agreed:  # a model without parameters
+            self.counted.clear()
+
+    def _forget(self, reduced: Value) -> None:
+        del self.gradients[reduced]
+        self.used.discard(reduced)
+        if not self.gradients:
+            self.agreed = False
+            self.counted.clear()
+
+    # -- parameters ---------------------------------------------------------------------------------------------------
+
+    def _update(self, unit: int) -> None:
+        """An update reads a gradient on which all agree, once; from then on older parameters are stale."""
+        reduced, kept, keep = v.reduced(unit), kept_params(unit, self.geometry), self.geometry.placement
+        _rule(self.agreed, "ranks have not agreed on the gradients")
+        _rule(reduced not in self.used, f"{reduced} has been used for an update")
+        _rule(keep.optim is SHARDED or self.gradients[reduced].extent is REPLICATED,
+              f"{reduced} holds this rank's shard alone, and its optimizer updates the whole unit")
+        _rule(keep.params is REPLICATED or v.whole(unit) not in self.there,
+              f"unit {unit} is gathered: the whole parameters would be old ones")
+        self.used.add(reduced)
+        self.version[kept] += 1
+        self.newest = max(self.newest, self.version[kept])
+
+    # -- gathers ------------------------------------------------------------------------------------------------------
 
     def _check_axis(self, send: Send) -> None:
         """A unit is divided along the shard axis alone: its parts are gathered and scattered along that, and summed
@@ -118,81 +215,24 @@ class _Checker:
         elif send.extent is SHARDED:
             _rule(send.axis is not Axis.SHARD, f"along {Axis.SHARD} ranks hold different parts, which have no sum")
 
-    def _enter(self, value: Value) -> None:
-        if value.name is Name.TARGETS and value.mb is not None:
-            self.loaded.add(value.mb)
-        elif value.name is Name.WHOLE:
-            self.version[value] = self.version[v.shard(value.index)]
-            self.gathered += 1
-            self.most = max(self.most, self.gathered)
-
-    def _leave(self, value: Value) -> None:
-        if value.name is Name.WHOLE:
-            self.gathered -= 1
-        elif value.name is Name.REDUCED:
-            self.used.discard(value)
-            if not self._has_gradients:
-                self.loaded.clear()
-
-    @property
-    def _rests_whole(self) -> bool:
-        return self.geometry.placement.params is REPLICATED
-
-    def _check_current(self, value: Value) -> None:
-        """Parameters must hold every update that any parameter holds."""
-        if value in self.partial:
-            raise IllegalSchedule(f"{value} is stale: unit {value.index} must be gathered after its update")
-        if self.version.get(value, self.newest) != self.newest:
-            raise IllegalSchedule(f"{value} is stale: it lacks an update that others have had")
-
-    def _sum(self, sums: Sum) -> None:
-        """A gradient is summed when it is complete, once along each axis, and added to one summed along the same."""
-        source, target, axis = sums
-        saved = [v.saved(segment, mb) for segment in self.readers[source.index] for mb in self.loaded]
-        due = ", ".join(str(value) for value in saved if value in self.there)
-        _rule(source == target or not due, f"{source} is not complete: {due} waits for its backward")
-        left = self.unsummed[source]
-        _rule(axis in left or self.geometry.mesh.size(axis) == 1, f"{source} is summed along {axis} already")
-        left -= {axis}
-        if target in self.there and target != source:
-            _rule(target not in self.used, f"{target} has been used for an update")
-            _rule(self.unsummed[target] == left,
-                  f"{target}, to which it adds, is summed along other axes: a part would count twice")
-        self.unsummed[target] = left
-
-    def _update(self, unit: int) -> None:
-        """An update reads the sum over all ranks, once; from then on older parameters are stale."""
-        reduced, kept, keep = v.reduced(unit), kept_params(unit, self.geometry), self.geometry.placement
-        left = ", ".join(sorted(self.unsummed[reduced]))
-        _rule(not left, f"{reduced} is not summed along {left}")
-        _rule(reduced not in self.used, f"{reduced} has been used for an update")
-        _rule(self._rests_whole or v.whole(unit) not in self.there,
-              f"unit {unit} is gathered: the whole parameters would be old ones")
-        self.used.add(reduced)
-        self.version[kept] += 1
-        self.newest = max(self.newest, self.version[kept])
-        if keep.params is not keep.optim and self.geometry.shards > 1:
-            self.partial.add(kept)
-
-    def _complete(self, unit: int) -> None:
-        kept = kept_params(unit, self.geometry)
-        _rule(kept in self.partial, "there is nothing new to gather")
-        self.partial.remove(kept)
-
     def _check_limit(self, effect: Effect) -> None:
-        needs = sum(value.name is Name.WHOLE for value in effect.reads)
-        _rule(self.limit is None or self.most <= max(self.limit, needs),
-              f"{self.most} units were gathered at once: above the limit")
+        needs, most = sum(value.name is Name.WHOLE for value in effect.reads), max(self.most, self.gathered)
+        _rule(self.limit is None or most <= max(self.limit, needs),
+              f"{most} units were gathered at once: above the limit")
         self.most = 0
 
     def finish(self) -> None:
         """What rests is there, current, and nothing else."""
         rests = resting(self.geometry)
         left, gone = sorted(self.there - rests), sorted(rests - self.there)
+        for value in gone:
+            _rule(not self._stale(value), self._stale(value))
         _rule(not left, f"{', '.join(map(str, left[:5]))} is still there")
         _rule(not gone, f"{', '.join(map(str, gone[:5]))} is gone")
         for value in sorted(self.version.keys() & rests):
-            self._check_current(value)
+            _rule(self.version[value] == self.newest, f"{value} is stale: it lacks an update that others have had")
+        _rule(self.limit is None or self.most <= self.limit,
+              f"{self.most} units were gathered at once: above the limit")
 
 
 def _rule(holds: bool, otherwise: str) -> None:

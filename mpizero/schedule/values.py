@@ -6,6 +6,7 @@
     saved[s, mb]   what backward of segment s needs; saved[S]: of the loss           Forward(s), Loss
     dy[s, mb]      gradient of the output of segment s                               Backward(s + 1), LossBackward
     whole[u]       parameters of unit u, all of them                                 rests where placed so, else Unshard
+    part[u]        the same, of which this rank's part alone is new                  OptimStep, until AllGatherParam
     shard[u]       this rank's shard of them                                         rests where placed so
     states[u]      what the optimizer keeps                                          rests
     grad[u]        gradient of this rank's samples, whole                            Backward
@@ -29,6 +30,7 @@ class Name(StrEnum):
     SAVED = "saved"
     DY = "dy"
     WHOLE = "whole"
+    PART = "part"
     SHARD = "shard"
     STATES = "states"
     GRAD = "grad"
@@ -68,6 +70,10 @@ def dy(segment: int, mb: int) -> Value:
 
 def whole(unit: int) -> Value:
     return Value(Name.WHOLE, unit)
+
+
+def part(unit: int) -> Value:
+    return Value(Name.PART, unit)
 
 
 def shard(unit: int) -> Value:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from mpizero.engine.job import Job, prepare
+from mpizero.engine.summary import summarise
 from mpizero.engine.trainer import run_steps
 from mpizero.engine.unit import Unit
 from mpizero.errors import DivergenceError, LossScaleError
@@ -94,3 +95,25 @@ def test_float16_learns_as_well_as_float32(group):
     half, single = (np.mean(run(replace(config, dtype=dtype), group)[1].losses[-10:])
                     for dtype in ("float16", "float32"))
     assert abs(half / single - 1) < 0.05
+
+
+def test_the_first_of_several_units_is_named(group, poison):
+    for unit in ("layers.3", "layers.1", "layers.2"):
+        poison(group.size - 1, unit, 0)
+    with pytest.raises(DivergenceError, match="unit layers.1 "):
+        run_steps(prepare(replace(CONFIG, dtype="float32"), group))
+
+
+@pytest.mark.parametrize("stage", ["0", "2", "3"])
+def test_a_run_that_skips_every_step_is_as_planned(group, poison, stage):
+    """Without the update, of which nothing was stored or sent."""
+    poison(0, "layers.1", 3, times=1000)
+    job = prepare(replace(CONFIG, stage=stage, steps=2), group)
+    progress = run_steps(job)
+    summary = summarise(job, progress)
+    assert (progress.updates, summary["skipped_steps"]) == (0, 2)
+    for memory, traffic in zip(summary["memory"], summary["traffic"], strict=True):
+        assert memory["peak"] == memory["planned_peak"]
+        assert memory["after_backward"] == memory["planned_after_backward"]
+        assert traffic["sent_bytes_per_step"] == traffic["planned_sent_bytes_per_step"]
+        assert traffic["steps_off_plan"] == 0

@@ -62,3 +62,10 @@ def test_largest_difference(group):
     if job.world.rank == group.size - 1:
         job.state.units[1].param[3] += 0.5
     assert largest_difference(job.world, job.state.units) == (0.5 if group.size > 1 else 0.0)
+
+
+def test_largest_difference_has_no_sign(group):
+    job = prepare(replace(MLP, stage="2"), group)
+    if job.world.rank == group.size - 1:
+        job.state.units[2].param[5] -= 0.25
+    assert largest_difference(job.world, job.state.units) == (0.25 if group.size > 1 else 0.0)

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from mpizero.engine.job import prepare
 from mpizero.engine.trainer import AGREEMENT_OPS, run_steps
+from mpizero.layout import Axis
 from mpizero.memory.kinds import MODEL_STATE
+from mpizero.memory.ledger import Ledger
 from mpizero.schedule import STRATEGIES
 from tests.engine.plans import follows_its_plan
 from tests.engine.runs import GPT, MLP, outcome, run
@@ -103,3 +106,42 @@ def test_bytes_at_rest_are_the_same_after_every_step(group):
     seen = set()
     run_steps(job, lambda record: seen.add(tuple(job.ledger.live.items())))
     assert len(seen) == 1
+
+
+@pytest.mark.parametrize("stage", list(STRATEGIES))
+def test_padding_stays_zero(group, monkeypatch, stage):
+    """Whatever new storage holds: here 7 everywhere. On 2 and 4 ranks biases of 3 elements are padded."""
+    empty = Ledger.empty
+
+    def used(ledger, shape, dtype, kind):
+        array = empty(ledger, shape, dtype, kind)
+        array.fill(7)
+        return array
+
+    monkeypatch.setattr(Ledger, "empty", used)
+    job = prepare(replace(MLP, hidden=3, steps=2, stage=stage), group, policy=lambda name: name)
+    run_steps(job)
+    padded = 0
+    for unit in job.state.units:
+        for _, buffer, keep in unit.kept():
+            kept = unit.range_of(keep)
+            padding = buffer[max(unit.layout.numel - kept.start, 0):]
+            assert not padding.any()
+            padded += padding.size
+    assert padded or group.size == 1 or group.rank < group.size - 1
+
+
+def test_debug_mode_poisons_what_is_freed(group):
+    job = prepare(replace(MLP, stage="3"), group, debug=True)
+    unit = job.state.units[0]
+    unit.unshard(Axis.SHARD)
+    params = unit.whole_param
+    assert np.isfinite(params[: unit.layout.numel]).all()
+    unit.reshard()
+    for view in unit.open_grad().values():
+        view.fill(1)
+    grads = unit._unsharded_grad
+    unit.reduce_scatter_grad(Axis.SHARD)
+    reduced = unit.grad
+    unit.free_grad()
+    assert all(np.isnan(freed).all() for freed in (params, grads, reduced))

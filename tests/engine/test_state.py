@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import astuple, replace
 
 import pytest
 
+from mpizero.data import TeacherTask
 from mpizero.engine.job import prepare
+from mpizero.engine.task import Task
 from mpizero.engine.trainer import evaluate_loss, run_steps
 from mpizero.memory.kinds import ACTIVATION
+from mpizero.nn.mlp import mlp
 from tests.engine.runs import GPT, MLP, outcome
 
 
@@ -43,3 +47,21 @@ def test_an_evaluation_leaves_nothing_behind(group):
     before = dict(job.ledger.live)
     evaluate_loss(job)
     assert job.ledger.live == before and job.ledger.live[ACTIVATION] == 0 and not job.executor.values
+
+
+def test_the_held_out_loss_does_not_depend_on_the_batches(group):
+    """Of 1024 samples, in many batches of which the last is short, and in one."""
+    losses = [evaluate_loss(prepare(replace(MLP, dtype="float32", batch_size=size), group)) for size in (7, 100, 1024)]
+    assert losses == pytest.approx([losses[0]] * 3, rel=1e-5)
+
+
+def test_the_held_out_loss_is_a_mean_over_held_out_targets(group):
+    """A GPT that has learnt nothing: a nat for each factor e of its 256 tokens. Training samples are not touched."""
+    assert evaluate_loss(prepare(GPT, group)) == pytest.approx(math.log(256), abs=0.05)
+
+    class HeldOut(TeacherTask):
+        def train(self, samples):
+            raise AssertionError("not to be evaluated")
+
+    job = prepare(MLP, group, task=Task(mlp(hidden=10), HeldOut(0)))
+    assert evaluate_loss(job) == evaluate_loss(prepare(MLP, group))

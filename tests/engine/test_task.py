@@ -9,6 +9,7 @@ import pytest
 
 from mpizero.data import Batch, TeacherTask
 from mpizero.engine.config import OptimSettings, TrainConfig
+from mpizero.engine.export import whole_state
 from mpizero.engine.job import prepare
 from mpizero.engine.task import Task
 from mpizero.engine.trainer import run_steps
@@ -100,3 +101,29 @@ def test_settings_are_resolved_once():
     settings = TrainConfig().resolved()
     assert settings.optim == OptimSettings("adam", weight_decay=0.0, lr=1e-2, warmup=0, clip=None)
     assert (settings.sizes.hidden, settings.steps, settings.device_memory) == (96, 50, None)
+
+
+@pytest.mark.parametrize("stage", list(STRATEGIES))
+def test_a_parameter_that_no_segment_touches_stays_as_it_is(group, stage):
+    """Its gradient is 0, whatever the storage held: NaN, in debug mode."""
+    model = mlp(hidden=10)
+    spec = replace(model.spec, params=(*model.spec.params, ParamSpec("idle", (5,))))
+
+    def draw(param, seed):
+        return np.full(5, 0.5, np.float32) if param.name == "idle" else model.draw(param, seed)
+
+    task = Task(Model("mlp", spec, model.segments, draw), TeacherTask(0))
+    job = prepare(replace(MLP, stage=stage, dtype="float32"), group, task=task, policy=lambda name: "all", debug=True)
+    run_steps(job)
+    (unit,) = job.state.units
+    for name, value in (("master", 0.5), ("exp_avg", 0.0), ("exp_avg_sq", 0.0)):
+        assert (unit.layout.views(whole_state(unit, name))["idle"] == value).all()
+
+
+def test_data_that_differs_between_ranks(group):
+    task = Task(mlp(hidden=10), TeacherTask(seed=int(group.rank > 1)))
+    if group.size <= 2:
+        prepare(MLP, group, task=task)
+    else:
+        with pytest.raises(DataError, match=rf"holds something else on ranks \{list(range(2, group.size))} than on"):
+            prepare(MLP, group, task=task)

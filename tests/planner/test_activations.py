@@ -32,7 +32,7 @@ def test_a_step_by_hand():
     assert live(made.lists.accumulate, made.geometry, table) == [
         x + targets, forward, forward + logits, forward + logits + loss,
         # dlogits in the logits' place; y, and dy as large; reductions between
-        x + y + logits, x + y + y, x + y + y, 0, 0]
+        x + y + logits, x + y + y, x + y + y, 0, 0, 0]
     assert table.after_forward == forward + logits + loss
 
 
@@ -42,7 +42,7 @@ def test_a_step_with_a_cast_by_hand():
     x, cast, y, logits, targets, loss = 80, 40, 30, 20, 40, 40
     assert live(made.lists.accumulate, made.geometry, table) == [
         x + targets, cast + y + targets, cast + y + targets + logits, cast + y + targets + logits + loss,
-        cast + y + logits, cast + y + y, cast + y + y, 0, 0]
+        cast + y + logits, cast + y + y, cast + y + y, 0, 0, 0]
     assert table.after_forward == cast + y + targets + logits + loss
 
 

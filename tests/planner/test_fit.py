@@ -164,3 +164,9 @@ def test_the_recommended_number_of_ranks_works():
 def test_sizes_in_words():
     assert [in_units(n) for n in (0, 999, 1000, 16_640_625_000, 999_400_000, 999_600_000, 75.29e9, 1.5e15)] == \
         ["0 B", "999 B", "1 KB", "16.6 GB", "999 MB", "1 GB", "75.3 GB", "1,500 TB"]
+
+
+@pytest.mark.parametrize("ranks, sharing", [(2, 2), (8, 8), (64, 8)])
+def test_the_ranks_of_a_host_share_its_memory(ranks, sharing):
+    capacity = replace(ASK, ranks=ranks, host_memory=1000 * GB).capacity
+    assert capacity == {"device": 80 * GB, "host": 1000 * GB // sharing, "nvme": None}

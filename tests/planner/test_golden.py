@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import pytest
 
+from mpizero.layout import UPDATE_BLOCK
 from mpizero.planner import formula_after_backward, plan_memory, plan_traffic, sent_bytes
 from mpizero.schedule import STRATEGIES
 from mpizero.schedule.actions import Backward, OptimStep
@@ -67,3 +68,11 @@ def test_float32_parameters_are_their_own_master_weights():
 def test_a_model_of_any_size_is_planned_without_arrays():
     """1T parameters on 1024 ranks, ZeRO table 1: 15.6 GB a rank at stage 3."""
     assert round(plan_memory(*step("3", chain((10**9,) * 1000), 1024)).after_backward_bytes / 1e9, 1) == 15.6
+
+
+def test_an_update_takes_a_float32_block_of_the_gradient():
+    """Of what a rank updates, but no more than a block at once."""
+    for numel, block in ((100, 100), (UPDATE_BLOCK, UPDATE_BLOCK), (10 * UPDATE_BLOCK, UPDATE_BLOCK)):
+        for stage, shards in (("0", 1), ("3", 4)):
+            plan = plan_memory(*step(stage, chain((numel,)), 4))
+            assert plan.peak_by_kind["grad_fp32"] == 4 * min(numel // shards, block)

@@ -23,7 +23,7 @@ from mpizero.planner import (
 )
 from mpizero.planner.traffic import Sent
 from mpizero.schedule import StepSettings, effect_of, set_up, show
-from mpizero.schedule.actions import Action, LoadBatch, Loss, LossBackward, Phase
+from mpizero.schedule.actions import Action, Agree, LoadBatch, Loss, LossBackward, Phase
 from mpizero.schedule.effects import Work
 from tests.schedule.toys import chain
 
@@ -108,11 +108,12 @@ class _Run:
         sends = iter(plan_traffic([point.action for point in self.counted.points], self.geometry))
         for counted, planned in zip(self.counted.points, self.planned.points, strict=True):
             action = counted.action
-            work = effect_of(action, self.geometry).work
+            effect = effect_of(action, self.geometry)
+            work = effect.work
             begin = list(self.clock)
             if isinstance(action, Phase):
                 phase = action.name
-            elif work is None or work.compute:
+            elif effect.sends is None:
                 self._compute(action, work)
             else:
                 self._collective(action, next(sends), phase)
@@ -120,7 +121,7 @@ class _Run:
             most = counted.peak_bytes + max(activations, counted.live[ACTIVATION]) + workspace
             activations = counted.live[ACTIVATION]
             about = {"action": show(action), "kind": type(action).__name__, "work": None if work is None else work.kind,
-                     "computes": not isinstance(action, Phase) if work is None else work.compute,
+                     "computes": effect.sends is None and not isinstance(action, Agree | Phase),
                      "label": self._label(action), "phase": phase, "live": {**counted.live, WORKSPACE: 0},
                      "peak_bytes": most, "planned_live": planned.live, "planned_peak_bytes": planned.peak_bytes}
             for rank, row in enumerate(self.rows):

@@ -85,7 +85,7 @@ def test_texts_stand_out_from_their_bars():
 def test_memory_is_stacked_to_what_was_live_and_planned(activations, covered):
     _, _, trace = sample(ranks=4, units=5, activations_planned=activations)
     trace["ranks"][2]["actions"][7]["peak_bytes"] += 10**6  # so that rank 2 is the fullest
-    actions = [row for row in fullest(trace)["actions"] if row["kind"] != "Phase"]
+    actions = [row for row in fullest(trace)["actions"] if row["computes"] or row["work"]]
     figure = draw_memory(trace)
     axes = figure.axes[0]
     assert "rank 2, the fullest of 4 ranks\npeak 1." in axes.get_title(loc="left")

@@ -18,7 +18,7 @@ from mpizero.planner.timeline import simulate
 from mpizero.schedule import STRATEGIES, UnknownAction, effect_of, flow, show, validate
 from mpizero.schedule import values as v
 from mpizero.schedule.actions import (
-    AllGatherParam, AllReduceGrad, AllReduceShard, Backward, Forward, LoadBatch, Loss, OptimStep, Phase,
+    Agree, AllGatherParam, AllReduceGrad, AllReduceShard, Backward, Forward, LoadBatch, Loss, OptimStep, Phase,
     ReduceScatterGrad, Unshard,
 )
 from mpizero.schedule.effects import Became, Freed, Made, Send, Sum, Work, kept_params, resting
@@ -53,20 +53,23 @@ COMPUTED = ["LoadBatch(mb=0): +x[0] +targets[mb=0]",
             "Loss(mb=0): +saved[2] -x[2] -targets[mb=0]", "LossBackward(mb=0): +dy[1] -saved[2]",
             "Backward(1, mb=0): +dy[0] +grad[1] -saved[1] -dy[1]", "Backward(0, mb=0): +grad[0] -saved[0] -dy[0]"]
 FREED = ["FreeGrad(0): -reduced[0]", "FreeGrad(1): -reduced[1]"]
+AGREED = "Agree(): "
 UPDATED = [f"OptimStep({unit}): +grad_fp32[{unit}] -grad_fp32[{unit}]" for unit in (0, 1)]
 
 
 def test_data_parallel_by_hand():
     assert told(*step("0", chain((5, 7)), 4)) == [
         *COMPUTED[:-1], "AllReduceGrad(1, replicate): grad[1]>reduced[1]", COMPUTED[-1],
-        "AllReduceGrad(0, replicate): grad[0]>reduced[0]", *UPDATED, *FREED]
+        "AllReduceGrad(0, replicate): grad[0]>reduced[0]", AGREED, *UPDATED, *FREED]
 
 
 def test_stage_1_by_hand():
-    gathered = [line for unit in (0, 1) for line in (UPDATED[unit], f"AllGatherParam({unit}): ")]
+    gathered = [line for unit in (0, 1) for line in (
+        f"OptimStep({unit}): +grad_fp32[{unit}] whole[{unit}]>part[{unit}] -grad_fp32[{unit}]",
+        f"AllGatherParam({unit}): part[{unit}]>whole[{unit}]")]
     assert told(*step("1", chain((5, 7)), 4)) == [
         *COMPUTED, "ReduceScatterGrad(1): +reduced[1] -grad[1]", "ReduceScatterGrad(0): +reduced[0] -grad[0]",
-        *gathered, *FREED]
+        AGREED, *gathered, *FREED]
 
 
 def test_stage_3_by_hand():
@@ -76,7 +79,7 @@ def test_stage_3_by_hand():
     assert told(*step("3", chain((5, 7)), 4)) == [
         COMPUTED[0], *around(0, COMPUTED[1]), *around(1, COMPUTED[2]), *COMPUTED[3:5],
         *around(1, COMPUTED[5]), "ReduceScatterGrad(1): +reduced[1] -grad[1]",
-        *around(0, COMPUTED[6]), "ReduceScatterGrad(0): +reduced[0] -grad[0]", *UPDATED, *FREED]
+        *around(0, COMPUTED[6]), "ReduceScatterGrad(0): +reduced[0] -grad[0]", AGREED, *UPDATED, *FREED]
 
 
 def test_a_second_microbatch_adds_to_what_is_there():
@@ -132,27 +135,31 @@ def test_what_is_read():
     assert (kept_params(1, sharded), kept_params(1, whole)) == (v.shard(1), v.whole(1))
 
 
-def test_what_is_summed_updated_and_completed():
+def test_what_is_summed_agreed_on_and_updated():
     geometry = geometry_of("2")
     grad, reduced = v.grad(1), v.reduced(1)
     assert effect_of(ReduceScatterGrad(1), geometry).sums == Sum(grad, reduced, Axis.SHARD)
     assert effect_of(AllReduceGrad(1, Axis.REPLICATE), geometry).sums == Sum(grad, reduced, Axis.REPLICATE)
     assert effect_of(AllReduceShard(1), geometry).sums == Sum(reduced, reduced, Axis.REPLICATE)
-    update, gather = effect_of(OptimStep(1), geometry), effect_of(AllGatherParam(1), geometry)
-    assert (update.updates, update.completes, gather.updates, gather.completes) == (1, None, None, 1)
+    update, gather, whole = effect_of(OptimStep(1), geometry), effect_of(AllGatherParam(1), geometry), v.whole(1)
+    assert (update.updates, update.becomes, gather.updates) == (1, (whole, v.part(1)), None)
+    assert (gather.reads, gather.becomes) == ((v.part(1),), (v.part(1), whole))
+    assert effect_of(OptimStep(1), geometry_of("3")).becomes is None
+    agree = effect_of(Agree(), geometry)
+    assert agree.agrees and agree.reads == (v.reduced(0), v.reduced(1), v.reduced(2)) and agree.sends is agree.work
 
 
 @pytest.mark.parametrize("action, send, work", [
-    (Unshard(1), Send("all_gather", 1, REPLICATED, Axis.SHARD, 1), Work("all_gather", 1, compute=False)),
-    (AllGatherParam(1), Send("all_gather", 1, REPLICATED, Axis.SHARD, 1), Work("all_gather", 1, compute=False)),
+    (Unshard(1), Send("all_gather", 1, REPLICATED, Axis.SHARD, 1), Work("all_gather", 1)),
+    (AllGatherParam(1), Send("all_gather", 1, REPLICATED, Axis.SHARD, 1), Work("all_gather", 1)),
     (ReduceScatterGrad(1), Send("reduce_scatter", 1, REPLICATED, Axis.SHARD, 1),
-     Work("reduce_scatter", 1, compute=False)),
+     Work("reduce_scatter", 1)),
     (AllReduceGrad(1, Axis.REPLICATE), Send("all_reduce", 1, REPLICATED, Axis.REPLICATE, 2),
-     Work("all_reduce", 1, compute=False)),
-    (AllReduceShard(1), Send("all_reduce", 1, SHARDED, Axis.REPLICATE, 2), Work("all_reduce_shard", 1, compute=False)),
-    (Forward(1, 0), None, Work("forward", 1, compute=True)),
-    (Backward(1, 0), None, Work("backward", 1, compute=True)),
-    (OptimStep(1), None, Work("optim_step", 1, compute=True)),
+     Work("all_reduce", 1)),
+    (AllReduceShard(1), Send("all_reduce", 1, SHARDED, Axis.REPLICATE, 2), Work("all_reduce_shard", 1)),
+    (Forward(1, 0), None, Work("forward", 1)),
+    (Backward(1, 0), None, Work("backward", 1)),
+    (OptimStep(1), None, Work("optim_step", 1)),
     (LoadBatch(0), None, None), (Phase("update"), None, None),
 ], ids=str)
 def test_what_is_sent_and_worked_on(action, send, work):
@@ -232,4 +239,4 @@ def test_neither_is_anything_else(not_one):
 
 def test_work_without_a_cost_is_an_error():
     with pytest.raises(AttributeError, match="recompute"):
-        Costs().of(Work("recompute", 0, compute=True))
+        Costs().of(Work("recompute", 0))

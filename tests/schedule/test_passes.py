@@ -12,14 +12,14 @@ from hypothesis import strategies as st
 from mpizero.planner import plan_memory
 from mpizero.schedule import STRATEGIES, IllegalSchedule, show
 from mpizero.schedule.actions import (
-    Backward, Forward, LoadBatch, Loss, LossBackward, Phase, ReduceScatterGrad, Reshard, Unshard,
+    Agree, Backward, Forward, LoadBatch, Loss, LossBackward, Phase, ReduceScatterGrad, Reshard, Unshard,
 )
 from mpizero.schedule.passes import backward_prefetch, forward_prefetch, keep_last_unit, limit_all_gathers
 from tests.schedule.models import models
 from tests.schedule.toys import chain, check, setup, step, tied
 
 LETTERS = {Unshard: "U", Forward: "F", Reshard: "R", Backward: "B", ReduceScatterGrad: "G"}
-ENDS = (LoadBatch, Loss, LossBackward)  # of every microbatch, in the same places
+ENDS = (LoadBatch, Loss, LossBackward, Agree)  # of every microbatch, and of all, in the same places
 
 
 def names(actions):

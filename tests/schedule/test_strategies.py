@@ -24,11 +24,12 @@ FORWARD = ["LoadBatch(mb=0)", "Forward(0, mb=0)", "Forward(1, mb=0)", "Loss(mb=0
 def test_data_parallel():
     assert shown("0", chain((5, 7)), 4) == [
         *FORWARD, "AllReduceGrad(1, replicate)", "Backward(0, mb=0)", "AllReduceGrad(0, replicate)",
-        "OptimStep(0)", "OptimStep(1)", "FreeGrad(0)", "FreeGrad(1)"]
+        "Agree()", "OptimStep(0)", "OptimStep(1)", "FreeGrad(0)", "FreeGrad(1)"]
 
 
 def test_stage_1_reduces_after_backward_and_stage_2_inside_it():
-    end = ["OptimStep(0)", "AllGatherParam(0)", "OptimStep(1)", "AllGatherParam(1)", "FreeGrad(0)", "FreeGrad(1)"]
+    end = ["Agree()", "OptimStep(0)", "AllGatherParam(0)", "OptimStep(1)", "AllGatherParam(1)", "FreeGrad(0)",
+           "FreeGrad(1)"]
     assert shown("1", chain((5, 7)), 4) == [
         *FORWARD, "Backward(0, mb=0)", "ReduceScatterGrad(1)", "ReduceScatterGrad(0)", *end]
     assert shown("1-allreduce", chain((5, 7)), 4) == [
@@ -44,7 +45,7 @@ def test_stage_3_gathers_and_frees_around_every_use():
         "Loss(mb=0)", "LossBackward(mb=0)",
         "Unshard(1)", "Backward(1, mb=0)", "Reshard(1)", "ReduceScatterGrad(1)",
         "Unshard(0)", "Backward(0, mb=0)", "Reshard(0)", "ReduceScatterGrad(0)",
-        "OptimStep(0)", "OptimStep(1)", "FreeGrad(0)", "FreeGrad(1)"]
+        "Agree()", "OptimStep(0)", "OptimStep(1)", "FreeGrad(0)", "FreeGrad(1)"]
 
 
 def test_a_tied_unit_is_gathered_at_each_use_and_reduced_once_after_the_last():
@@ -111,7 +112,7 @@ class KeepsWholeUnits(Zero3):
 
 @pytest.mark.parametrize("stage, wrong, words", [
     ("2", ForgetsToGather, "Forward(0, mb=0): whole[0] is stale"),
-    ("1", ReducesInTheUpdate, "FreeGrad(0): it frees reduced[0], which is not there"),
+    ("1", ReducesInTheUpdate, "Agree(): it reads reduced[0], which is not there"),
     ("3", KeepsWholeUnits, "at the end of the step: whole[0], whole[1], whole[2] is still there"),
 ])
 def test_a_wrong_strategy_gives_no_lists(monkeypatch, stage, wrong, words):

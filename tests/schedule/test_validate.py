@@ -36,12 +36,12 @@ def recomputed(k):
     (LossBackward(0), "2", {}, "Backward(2, mb=0): it reads dy[2, mb=0], which is not there"),
     (Backward(1, 0), "2", {}, "ReduceScatterGrad(1): it reads grad[1], which is not there"),
     (Backward(1, 0), "1", {}, "Backward(0, mb=0): it reads dy[0, mb=0], which is not there"),
-    (Backward(0, 0), "2", {"spec": tied()}, "grad[0] is not complete: saved[0, mb=0] waits for its backward"),
-    (ReduceScatterGrad(1), "2", {}, "OptimStep(1): it reads reduced[1], which is not there"),
-    (AllReduceGrad(2, Axis.REPLICATE), "0", {}, "OptimStep(2): it reads reduced[2], which is not there"),
-    (AllReduceShard(0), "3", {"shards": 2}, "OptimStep(0): reduced[0] is not summed along replicate"),
-    (OptimStep(1), "1", {}, "AllGatherParam(1): there is nothing new to gather"),
-    (OptimStep(1), "2", {}, "AllGatherParam(1): there is nothing new to gather"),
+    (Backward(0, 0), "2", {"spec": tied()}, "Agree(): dy[0, mb=0], saved[0, mb=0] is still there"),
+    (ReduceScatterGrad(1), "2", {}, "Agree(): it reads reduced[1], which is not there"),
+    (AllReduceGrad(2, Axis.REPLICATE), "0", {}, "Agree(): it reads reduced[2], which is not there"),
+    (AllReduceShard(0), "3", {"shards": 2}, "Agree(): reduced[0] is not summed along replicate"),
+    (OptimStep(1), "1", {}, "AllGatherParam(1): it reads part[1], which is not there"),
+    (OptimStep(1), "2", {}, "AllGatherParam(1): it reads part[1], which is not there"),
     (OptimStep(1), "3", {}, "shard[1] is stale: it lacks an update that others have had"),
     (OptimStep(1), "0", {}, "whole[1] is stale: it lacks an update that others have had"),
     (AllGatherParam(1), "2", {}, "whole[1] is stale: unit 1 must be gathered after its update"),
@@ -62,9 +62,9 @@ def test_an_action_left_out(action, stage, options, words):
     (AllReduceGrad(1, Axis.REPLICATE), "0", "it reads grad[1], which is not there"),
     (AllReduceShard(1), "2", "reduced[1] is summed along replicate already"),
     (OptimStep(1), "0", "reduced[1] has been used for an update"),
-    (OptimStep(1), "2", "reduced[1] has been used for an update"),
+    (OptimStep(1), "2", "it frees whole[1], which is not there"),
     (OptimStep(1), "3", "reduced[1] has been used for an update"),
-    (AllGatherParam(1), "2", "there is nothing new to gather"),
+    (AllGatherParam(1), "2", "it reads part[1], which is not there"),
     (Unshard(1), "3", "it makes whole[1], which is there already"),
     (Reshard(2), "3", "it frees whole[2], which is not there"),
     (FreeGrad(1), "0", "it frees reduced[1], which is not there"),
@@ -112,8 +112,7 @@ def test_a_second_saved_forward(stage):
 def test_a_loss_without_its_backward():
     backward = [LossBackward(0), *(Backward(segment, 0) for segment in range(3)), *map(ReduceScatterGrad, range(3)),
                 *map(OptimStep, range(3)), *map(AllGatherParam, range(3)), *map(FreeGrad, range(3))]
-    refused("at the end of the step: saved[0, mb=0], saved[1, mb=0], saved[2, mb=0], saved[3, mb=0] is still there",
-            without_all(*backward), "2")
+    refused("Agree(): it reads reduced[0], which is not there", without_all(*backward), "2")
 
 
 def test_a_forward_whose_loss_is_never_computed():
@@ -126,8 +125,7 @@ def test_a_microbatch_loaded_twice():
     def change(actions):
         return [replace(action, mb=0) if getattr(action, "mb", 0) == 1 else action for action in actions]
     for stage in STRATEGIES:
-        refused("LoadBatch(mb=0): targets[mb=0] was loaded before in this step: its samples would count twice", change,
-                stage, accumulation=2)
+        refused("Loss(mb=0): the loss of microbatch 0 has been counted in this step", change, stage, accumulation=2)
 
 
 def test_a_microbatch_may_come_again_in_the_next_step():
@@ -137,7 +135,7 @@ def test_a_microbatch_may_come_again_in_the_next_step():
 
 def test_half_a_step_is_not_freed():
     """One gradient of three is gone: the others still hold the microbatch."""
-    refused("LoadBatch(mb=0): targets[mb=0] was loaded before in this step",
+    refused("LoadBatch(mb=0): it makes x[0, mb=0] before the gradients of the step are freed",
             before(FreeGrad(1), LoadBatch(0)), "2")
 
 

@@ -1,0 +1,74 @@
+"""What a run says of itself: counts beside plans, digests, and the times of a step on hosts whose clocks differ."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import replace
+
+import pytest
+
+from mpizero.engine.export import sha256, whole_state
+from mpizero.engine.gather import gather_data
+from mpizero.engine.job import Job, prepare
+from mpizero.engine.summary import summarise
+from mpizero.engine.trace import trace
+from mpizero.engine.trainer import run_steps
+from tests.engine.runs import GPT, MLP
+
+
+@pytest.mark.parametrize("stage", ["0", "2", "3"])
+def test_peaks_are_of_what_ran_before(group, stage):
+    """Here nothing, since they were started again; the held-out loss, which gathers units at stage 3, is none of it."""
+    job = prepare(replace(MLP, stage=stage, steps=1), group)
+    progress = run_steps(job)
+    job.ledger.reset_peaks()
+    for row in summarise(job, progress)["memory"]:
+        assert row["peak"] == row["at_rest"] and row["activation_peak"] == 0
+    assert job.ledger.peak["activation"] > 0
+
+
+def test_steps_off_their_plan_are_counted(group, monkeypatch):
+    planned = prepare(MLP, group).planned_sent
+    for more in (0, 2):
+        monkeypatch.setattr(Job, "planned_sent", {skipped: sent + more for skipped, sent in planned.items()})
+        job = prepare(MLP, group)
+        rows = summarise(job, run_steps(job))["traffic"]
+        assert [row["steps_off_plan"] for row in rows] == [MLP.steps if more else 0] * group.size
+
+
+@pytest.mark.parametrize("policy", [None, lambda name: name.split(".")[-1]], ids=["a unit a segment", "by kind"])
+@pytest.mark.parametrize("config", [replace(MLP, hidden=3, stage="2"), replace(GPT, stage="3")], ids=["mlp", "gpt"])
+def test_digests_are_of_all_parameters_in_the_models_order(group, config, policy):
+    job = prepare(replace(config, steps=1), group, policy=policy)
+    run_steps(job)
+    for name in ("master", "exp_avg_sq"):
+        arrays = {}
+        for unit in job.state.units:
+            arrays |= unit.layout.views(whole_state(unit, name).copy())
+        digest = hashlib.sha256()
+        for param in job.task.model.spec.params:
+            digest.update(arrays[param.name].astype("<f4").tobytes())
+        assert sha256(job.task.model.spec, job.state.units, name) == digest.hexdigest()
+
+
+def test_data_of_another_length_from_each_rank(group):
+    assert gather_data(group, list(range(10 * group.rank))) == [list(range(10 * rank)) for rank in range(group.size)]
+
+
+def test_clocks_of_hosts_are_brought_together(group):
+    """The last rank's host is ahead by more than a step can take."""
+    ahead = 1000.0
+    job = prepare(replace(MLP, steps=1, log="where messages are timed"), group)
+    step, actions, records = run_steps(job).traced
+    job.world.hosts = ("one",) * (group.size - 1) + ("other",)
+    if group.rank == group.size - 1:
+        actions = [replace(each, begin_s=each.begin_s + ahead, end_s=each.end_s + ahead) for each in actions]
+        records = [replace(each, begin_s=each.begin_s + ahead,
+                           sends=[replace(message, time_s=message.time_s + ahead) for message in each.sends],
+                           arrivals=[replace(message, time_s=message.time_s + ahead) for message in each.arrivals])
+                   for each in records]
+    ranks = trace(job, step, actions, records)["ranks"]
+    assert [rank["host"] for rank in ranks] == list(job.world.hosts)
+    begins = [row["begin_s"] for rank in ranks for row in (*rank["actions"], *rank["collectives"])]
+    ends = [message["end_s"] for rank in ranks for row in rank["collectives"] for message in row["arrivals"]]
+    assert min(rank["actions"][0]["begin_s"] for rank in ranks) == 0 and max(begins + ends) < ahead / 2
