@@ -72,3 +72,10 @@ def test_narrow_beyond_the_range(bad):
 def test_narrow_any_size(n):
     values = np.linspace(-2, 2, n).astype(np.float32) / 3
     assert same_bits(narrowed(values), values.astype(np.float16))
+
+
+@pytest.mark.parametrize("bad", [65536.0, -65537.0, 70_000.0, 99_999.0, -131_071.0, 131_072.0])
+def test_narrow_just_beyond_the_range(bad):
+    """Where the significand alone would make a NaN."""
+    values = np.array([1.0, bad, -2.5], np.float32)
+    assert same_bits(narrowed(values), np.array([1.0, np.copysign(np.inf, bad), -2.5], np.float16))

@@ -229,3 +229,21 @@ def test_fit_of_a_gpt(plan):
 def test_fit_when_nothing_fits(plan):
     found, out = plan("fit --params 175e9 --ranks 8 --device-memory 16GB --host-memory 64GB --nvme 100GB --units 100")
     assert found["recommended"] is None and "ranks" in found["reason"] and "No recommendation: nothing fits" in out
+
+
+# -- what flags say ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype, size, states", [("float16", 2, 12), ("bfloat16", 2, 12), ("float32", 4, 8)])
+def test_a_plan_is_of_its_dtype(plan, dtype, size, states):
+    memory, out = plan(f"memory --model mlp --ranks 4 --stage 1 --dtype {dtype}")
+    assert memory["at_rest"] == size * 32_656 + states * 32_656 // 4 and f"stage 1 in {dtype}" in out
+    assert plan(f"traffic --model mlp --ranks 4 --dtype {dtype}")[0]["sent_bytes"] == size * 2 * 3 * 32_656 // 4
+
+
+def test_a_step_of_offload_is_the_sum_of_its_parts(plan):
+    rows, _ = plan("offload --step --params 13e9")
+    for row in rows["step"]:
+        gpu, cpu = row["forward"] + max(row["backward"], row["down"]), max(row["update"], row["up"])
+        assert (row["seconds"], row["delayed_seconds"]) == (gpu + cpu, max(gpu, cpu))
+        assert row["gain"] == row["seconds"] / row["delayed_seconds"]

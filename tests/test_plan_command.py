@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from mpizero.plan.__main__ import COMMANDS, main
+from mpizero.text import parse_bytes
 
 WIDTH = 100
 
@@ -99,3 +100,9 @@ def test_help_has_an_example(capsys, name, monkeypatch):
     out = capsys.readouterr().out
     assert end.value.code == 0 and f"python -m mpizero.plan {COMMANDS[name].EXAMPLE}" in out
     assert max(map(len, out.splitlines())) <= WIDTH
+
+
+def test_sizes_as_people_write_them():
+    sizes = {"1KB": 10**3, "1KiB": 2**10, "1.5 MB": 15 * 10**5, "2mib": 2**21, "3GB": 3 * 10**9, "3GiB": 3 * 2**30,
+             "1TB": 10**12, "1TiB": 2**40, "7": 7, "7B": 7}
+    assert {text: parse_bytes(text) for text in sizes} == sizes

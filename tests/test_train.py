@@ -9,6 +9,10 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
+from mpizero.cli import Parser, add_train_flags, check_writable, printer, train_config, write_json
+from mpizero.train import proof
+from tests.report.sample import sample
+
 TRAIN = ("-m", "mpizero.train")
 QUICK = ("--steps", "3")
 
@@ -184,3 +188,36 @@ def test_help_is_printed_once_with_an_example(launch):
     end = launch(2, *TRAIN, "--help")
     assert end.status == 0 and end.stdout.count("examples:") == 1
     assert "mpirun -n 4 python -m mpizero.train" in end.stdout
+
+
+def test_a_switch_that_is_off_in_the_file(tmp_path):
+    (tmp_path / "run.toml").write_text("no-sync = false\nkeep-last-unit = true\n")
+    parser = Parser()
+    add_train_flags(parser)
+    config = train_config(parser, ["--config", str(tmp_path / "run.toml")])
+    assert (config.no_sync, config.keep_last_unit) == (False, True)
+
+
+@pytest.mark.parametrize("which, change", [
+    ("traffic", {"steps_off_plan": 1}), ("traffic", {"sent_bytes_per_step": 1}), ("memory", {"peak": 1}),
+    ("memory", {"after_backward": 1})])
+def test_the_tables_at_the_end_say_what_is_off_its_plan(which, change):
+    _, summary, _ = sample(ranks=2, units=3)
+    assert "NO" not in proof(summary)
+    summary[which][1] = summary[which][1] | change
+    assert proof(summary).count("NO") == 1
+
+
+def test_an_existing_file_stays_until_it_is_replaced(tmp_path):
+    path = tmp_path / "s.json"
+    path.write_text("old")
+    check_writable("--json", path)
+    assert path.read_text() == "old"
+    write_json(path, {"loss": float("inf")})
+    assert json.loads(path.read_text()) == {"loss": None} and list(tmp_path.iterdir()) == [path]
+
+
+def test_rank_0_alone_prints(capsys):
+    for rank in (0, 1, 3):
+        printer(rank)(f"rank {rank}")
+    assert capsys.readouterr().out == "rank 0\n"

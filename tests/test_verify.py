@@ -97,3 +97,17 @@ def test_a_fault_that_is_not_injected_is_not_found(quick, monkeypatch, world):
     assert not proof["holds"]
     if world.rank == 0:
         assert "checksums_detect_it" in broken(proof)
+
+
+@pytest.mark.parametrize("holds", [True, False])
+def test_the_verdict_is_the_exit_status(monkeypatch, world, holds):
+    monkeypatch.setattr(verify, "prove", lambda config, world: {"holds": holds})
+    assert verify.main([]) == (0 if holds else 1)
+
+
+@pytest.mark.parametrize("other", ["weights", "moments", "losses"])
+def test_whatever_differs_from_data_parallelism_is_said(other):
+    dp = {"weights": "a", "moments": "b", "losses": [1.0]}
+    row = dp | {other: "c"}
+    verify._compare([row], dp)
+    assert {what: row[f"{what}_equal_dp"] for what in dp} == {what: what != other for what in dp}

@@ -7,7 +7,8 @@ import json
 import numpy as np
 import pytest
 
-from mpizero.comm.benchmark import measure
+from mpizero.bench import collectives_table
+from mpizero.comm.benchmark import Row, measure
 
 KEYS = {"op", "bytes", "dtype", "ours_s", "mpi_s", "ratio", "algbw", "busbw"}
 
@@ -60,3 +61,9 @@ def test_mistakes(launch, arguments, text):
     assert finished.status == 2 and "Traceback" not in finished.output
     [line] = finished.stderr.splitlines()
     assert line.startswith("mpizero: error: ") and text in line
+
+
+def test_the_table_has_milliseconds_and_gigabytes():
+    rows = [Row("all_gather", 2**20, "float32", 0.0125, 0.025, 2.0, 3.5e9, 1.75e9)]
+    assert collectives_table(rows).splitlines()[2].split() == ["all_gather", "1", "MiB", "float32", "12.5", "25", "2",
+                                                               "3.5", "1.75"]

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from mpizero.data import IGNORE, TeacherTask, load
+from mpizero.data import IGNORE, Batch, TeacherTask, load
 from mpizero.data.teacher import MARGIN
 from tests.data.mlp_reference import train
 
@@ -78,3 +78,21 @@ def test_load_gives_the_teacher():
     task = load("mlp", None, seed=3, inputs=8, classes=4)
     assert isinstance(task, TeacherTask) and (task.seed, task.inputs, task.classes) == (3, 8, 4)
     assert "seed 3" in task.describe()
+
+
+def test_pads_are_not_counted():
+    assert TeacherTask(0).count(np.array([3, -1, 4, -1])) == 2
+
+
+def test_pads_are_not_written_into_a_datasets_own_arrays():
+    class Stored(TeacherTask):
+        """Hands out views of what it keeps."""
+
+        kept = TeacherTask(0).train_batch(np.arange(8))
+
+        def train(self, samples):
+            return Batch(*(array[:samples.size] for array in self.kept))
+
+    before = Stored.kept.targets.copy()
+    assert Stored(0).train_batch(np.array([0, -1, 2])).targets.tolist() == [before[0], IGNORE, before[2]]
+    assert np.array_equal(Stored.kept.targets, before)

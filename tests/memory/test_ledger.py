@@ -81,3 +81,26 @@ def test_debug_mode_poisons_new_and_discarded_storage():
     quiet = Ledger().zeros(3, np.float32, PARAM)
     Ledger().discard(quiet)
     assert not np.isnan(quiet).any()
+
+
+@pytest.mark.parametrize("name", ["float16", "bfloat16", "float32", "float64"])
+def test_debug_mode_poisons_every_floating_point_type(name):
+    dtype = np.dtype(pytest.importorskip("ml_dtypes").bfloat16) if name == "bfloat16" else np.dtype(name)
+    ledger = Ledger(debug=True)
+    array = ledger.empty(4, dtype, PARAM)
+    assert np.isnan(array.astype(np.float64)).all()
+    array[:] = 1
+    ledger.discard(array)
+    assert np.isnan(array.astype(np.float64)).all()
+
+
+def test_a_view_is_the_array_that_owns_its_memory():
+    """That lives as long as the view does, and is counted so long."""
+    ledger = Ledger()
+    batch = np.arange(12, dtype=np.int64).reshape(3, 4)
+    row = ledger.adopt(batch[1], ACTIVATION)
+    assert ledger.adopt(batch, ACTIVATION) is batch and ledger.live[ACTIVATION] == 96
+    del batch
+    assert ledger.live[ACTIVATION] == 96
+    del row
+    assert ledger.live[ACTIVATION] == 0

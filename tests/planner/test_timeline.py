@@ -14,7 +14,7 @@ from mpizero.machine import Machine
 from mpizero.planner.costs import Costs, machine_costs
 from mpizero.planner.timeline import COMMUNICATION, COMPUTE, gantt, simulate
 from mpizero.schedule import STRATEGIES, effect_of, show
-from mpizero.schedule.actions import Backward, Forward, OptimStep, Phase, Reshard, Unshard
+from mpizero.schedule.actions import Agree, Backward, Forward, OptimStep, Phase, Reshard, Unshard
 from tests.schedule.models import models
 from tests.schedule.toys import chain, setup, step, tied
 
@@ -152,7 +152,7 @@ def test_a_whole_step_waits_for_all_gradients_and_gathers_what_it_updated():
 def test_an_update_waits_for_the_sum_of_its_gradient(stage, shards, seconds, begin):
     """Not only because the CPU does: without the mark, too."""
     actions, geometry = step(stage, chain((64,)), 64, shards)
-    unmarked = [action for action in actions if not isinstance(action, Phase)]
+    unmarked = [action for action in actions if not isinstance(action, Agree | Phase)]
     timeline = simulate(unmarked, geometry, Costs(forward=1, backward=2, optim_step=4, **seconds))
     assert ends(timeline)["OptimStep(0)"] == (begin, begin + 4)
 

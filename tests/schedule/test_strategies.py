@@ -7,7 +7,7 @@ import pytest
 from mpizero.errors import ConfigError
 from mpizero.layout import OptimizerSpec, Sees
 from mpizero.schedule import STRATEGIES, IllegalSchedule, StepSettings, set_up, show
-from mpizero.schedule.actions import OptimStep, Phase, ReduceScatterGrad, Reshard
+from mpizero.schedule.actions import OptimStep, Phase, ReduceScatterGrad, Reshard, Unshard
 from mpizero.schedule.strategies import Zero1, Zero2, Zero3
 from tests.schedule.toys import chain, check, step, tied
 
@@ -149,3 +149,23 @@ def test_stage_0_has_no_shard_size():
 def test_an_optimizer_that_looks_at_more_than_elements_is_refused(sees):
     with pytest.raises(ConfigError, match=f"`optimizer` wide updates a {sees.value} at a time"):
         set_up(chain(), 4, optimizer=OptimizerSpec("wide", (), sees))
+
+
+# -- a strategy that is wrong where its update is skipped --------------------------------------------------------------
+
+
+class GathersForItsUpdate(Zero3):
+    """And frees only in the update."""
+
+    def reduce(self, unit, mb):
+        yield Unshard(unit)
+
+    def update(self, unit):
+        yield Reshard(unit)
+        yield from super().update(unit)
+
+
+def test_a_strategy_that_is_wrong_in_a_skipped_step_gives_no_lists(monkeypatch):
+    monkeypatch.setitem(STRATEGIES, "3", GathersForItsUpdate())
+    with pytest.raises(IllegalSchedule, match=r"Unshard\(0\): it makes whole\[0\], which is there already"):
+        step("3", chain(), 4)

@@ -114,3 +114,22 @@ def test_a_limit_holds_unless_one_segment_needs_more():
     check(ahead, geometry, limit=2)
     with pytest.raises(IllegalSchedule, match=r"Forward\(0, mb=0\): 2 units were gathered at once: above the limit"):
         check(ahead, geometry, limit=1)
+
+
+def test_a_limit_holds_after_the_last_computation():
+    actions, geometry = step("3", chain(), 4)
+    idle = [*actions, Unshard(0), Unshard(1), Reshard(0), Reshard(1)]
+    check(idle, geometry, limit=2)
+    with pytest.raises(IllegalSchedule, match="at the end of the step: 2 units were gathered at once"):
+        check(idle, geometry, limit=1)
+
+
+@pytest.mark.parametrize("stage, reader, value", [("0", "Forward(1, mb=0)", "whole[1]"),
+                                                  ("3", "Unshard(1)", "shard[1]")])
+def test_parameters_that_lack_an_update_are_refused_where_they_are_read(stage, reader, value):
+    """In the next step: not only at its end."""
+    actions, geometry = step(stage, chain(), 4)
+    forgetful = without(OptimStep(1))(list(actions))
+    with pytest.raises(IllegalSchedule) as error:
+        check([*forgetful, *actions], geometry)
+    assert f", {reader}: {value} is stale: it lacks an update that others have had" in str(error.value)
