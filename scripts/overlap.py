@@ -82,9 +82,8 @@ def _large() -> list[Claim]:
     rounds, same = partial(_simulated, rounds_to), partial(_simulated, equal)
     return [
         *[rounds(f"13B: {kind.replace('_', '-')} of a block", "lecture 5.4", printed,
-                 1e3 * costs.of(Work(kind, 0, compute)), "ms")
-          for kind, printed, compute in (("forward", "20.8", True), ("backward", "41.7", True),
-                                         ("all_gather", "13.0", False))],
+                 1e3 * costs.of(Work(kind, 0)), "ms")
+          for kind, printed in (("forward", "20.8"), ("backward", "41.7"), ("all_gather", "13.0"))],
         rounds("13B: forward and backward without backward prefetch", prefetch, "3.54", without.finish, "s"),
         rounds("13B: with backward prefetch", prefetch, "2.53", ahead.finish, "s"),
         rounds("13B: with backward prefetch faster by a factor of", prefetch, "1.40", without.finish / ahead.finish),

@@ -221,3 +221,12 @@ def test_rank_0_alone_prints(capsys):
     for rank in (0, 1, 3):
         printer(rank)(f"rank {rank}")
     assert capsys.readouterr().out == "rank 0\n"
+
+
+def test_no_steps_at_all(launch, tmp_path):
+    """The list alone, and what rests."""
+    end = launch(2, *TRAIN, "--stage", "3", "--steps", "0", "--print-actions", "--json", tmp_path / "s.json")
+    assert end.status == 0 and "ReduceScatterGrad(4)\n" in end.stdout and "Agree()\n" in end.stdout, end.output
+    memory = json.loads((tmp_path / "s.json").read_text())["memory"][0]
+    assert memory["at_rest"] == memory["planned_at_rest"] == memory["planned_peak"] > 0
+    assert memory["after_backward"] == memory["planned_after_backward"] == 0

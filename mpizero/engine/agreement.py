@@ -1,4 +1,4 @@
-"""The few values on which all ranks agree between two lists of actions: the same answer everywhere, so the same branch
+"""The few values on which all ranks agree before an update: the same answer everywhere, so the same branch
 everywhere."""
 
 from __future__ import annotations

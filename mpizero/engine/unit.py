@@ -26,7 +26,7 @@ Array = np.ndarray
 
 @dataclass(frozen=True)
 class Update:
-    """What an update needs that only the whole job knows: decided between two lists, the same on every rank."""
+    """What an update needs that only the whole job knows: decided when ranks agree, the same on every rank."""
 
     optimizer: Optimizer
     lr: float

@@ -47,7 +47,7 @@ class MemoryPlan:
 
     @property
     def after_backward_bytes(self) -> int:
-        return sum(self.after_backward[kind] for kind in MODEL_STATE)
+        return sum(self.after_backward.get(kind, 0) for kind in MODEL_STATE)
 
 
 def plan_memory(actions: Iterable[Action], geometry: Geometry,
