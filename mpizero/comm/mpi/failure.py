@@ -126,7 +126,8 @@ def _leave(how: Ending) -> NoReturn:
         _leave_alone(how)
     if how.status and how.tell:
         _give_notice(how.status)
-    reasons = _meet(f"{how.status} {how.reason}", MEETING_SECONDS if how.status else wait.timeout())
+    patience = MEETING_SECONDS if how.text else MEETING_SECONDS + LET_FIRST_SPEAK  # who aborts may silence the others
+    reasons = _meet(f"{how.status} {how.reason}", patience if how.status else wait.timeout())
     rank = _comm.Get_rank()
     if reasons is None or reasons.index(reasons[rank]) == rank:
         _say(how.text)
