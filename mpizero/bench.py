@@ -12,6 +12,7 @@ from mpizero.cli import Parser, check_writable, on_rank_0, spelled, write_json
 from mpizero.comm import run_main, start
 from mpizero.comm.benchmark import Row, measure
 from mpizero.engine import overhead
+from mpizero.engine.alike import compare_flags
 from mpizero.engine.config import TrainConfig
 from mpizero.errors import ConfigError
 from mpizero.schedule import STRATEGIES
@@ -72,6 +73,7 @@ def run_collectives(options: Any) -> int:
     """The sub-command `collectives`."""
     sizes = [parse_bytes(size) for size in options.sizes.split(",")]
     world = start()
+    compare_flags(vars(options), world)
     on_rank_0(world, lambda: check_writable("--json", options.json))
     rows = measure(world, sizes, options.dtype, options.repeat, options.in_place)
     if world.rank == 0:
@@ -87,6 +89,7 @@ def run_step(options: Any) -> int:
     config = TrainConfig(model="mlp", hidden=options.hidden, batch_size=options.batch_size, dtype=options.dtype)
     config.resolved()  # raises
     world = start()
+    compare_flags(vars(options), world)
     on_rank_0(world, lambda: check_writable("--json", options.json))
     stages = [options.stage] if options.stage else list(STRATEGIES)
     rows = [overhead.measure(replace(config, stage=stage), world, options.repeat) for stage in stages]

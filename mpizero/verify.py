@@ -16,6 +16,7 @@ import numpy as np
 
 from mpizero.cli import Parser, check_writable, on_rank_0, printer, spelled, write_json
 from mpizero.comm import Group, all_gather_values, barrier, run_main, start
+from mpizero.engine.alike import compare_flags
 from mpizero.engine.config import TrainConfig
 from mpizero.engine.export import whole_state
 from mpizero.engine.job import Job, prepare
@@ -49,6 +50,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--json", metavar="FILE", help="write every row of the proof to this file")
     options = parser.parse_args(sys.argv[1:] if argv is None else argv)
     config, world = MODELS[options.model], start()
+    compare_flags(vars(options), world)
     on_rank_0(world, lambda: check_writable("--json", options.json))
     proof = prove(config, world)
     if world.rank == 0 and options.json:

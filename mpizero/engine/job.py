@@ -8,14 +8,14 @@ from functools import cached_property
 
 import numpy as np
 
-from mpizero.comm import Group, Mesh, TrafficLog, all_gather_values, mesh
-from mpizero.data import Batch, Dataset, global_samples
+from mpizero.comm import Group, Mesh, TrafficLog, mesh
+from mpizero.data import Batch, global_samples
+from mpizero.engine.alike import compare_model, compare_settings
 from mpizero.engine.config import OptimSettings, Settings, TrainConfig
 from mpizero.engine.executor import Executor
 from mpizero.engine.state import TrainingState
 from mpizero.engine.task import Task, built_in_task
 from mpizero.engine.unit import Unit
-from mpizero.errors import DataError
 from mpizero.layout import OPTIMIZERS, ActivationBytes, Geometry, Policy, Wrapping
 from mpizero.memory.ledger import Ledger
 from mpizero.optim import Adam, LossScaler, Optimizer
@@ -90,12 +90,13 @@ def prepare(config: TrainConfig, world: Group, *, task: Task | None = None, poli
     settings = config.resolved()
     ledger, log = Ledger(settings.device_memory, debug), TrafficLog(timed=config.log is not None)
     world = world.using(log=log, mem=ledger)
+    compare_settings(config, settings, world)
     settings.step.mesh(world.size)  # a shard size that does not divide shows before data is read
     task = built_in_task(settings) if task is None else task
-    _compare_data(task.data, settings, world)
     optimizer = make_optimizer(settings.optim)
     setup = set_up(task.model.spec, world.size, settings.step, dtype=settings.dtype, optimizer=optimizer.spec,
                    policy=policy)
+    compare_model(setup.wrapping, task.data.fingerprint, world)
     grid, written = mesh(world, setup.geometry.mesh), set[str]()
     units = [Unit(layout, setup.geometry, grid, ledger, written) for layout in setup.wrapping.units]
     for unit in units:
@@ -112,12 +113,3 @@ def make_optimizer(settings: OptimSettings) -> Optimizer:
               "adamw": lambda: Adam(weight_decay=settings.weight_decay, decoupled=True)}
     assert makers.keys() == OPTIMIZERS.keys()
     return makers[settings.optimizer]()
-
-
-def _compare_data(data: Dataset, settings: Settings, world: Group) -> None:
-    """The dataset must be the same on every rank."""
-    prints = all_gather_values(world, np.array([data.fingerprint]), op="check", phase="start")[:, 0]
-    different = [rank for rank in range(world.size) if prints[rank] != prints[0]]
-    if different:
-        raise DataError(f"`data` {settings.data or '(default)'} holds something else on ranks {different} than on "
-                        "rank 0: give all hosts the same files")

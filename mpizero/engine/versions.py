@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import platform
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import numpy as np
 import mpizero
 
 
+@cache
 def versions() -> dict[str, str]:
     """Versions of what computes on this rank, by name. `sources` is a digest of this package's files, which an edited
     checkout on one host changes though its version stays."""

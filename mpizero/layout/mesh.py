@@ -16,6 +16,9 @@ class Axis(StrEnum):
     SHARD = "shard"  # splits the model states
 
 
+INSIDE = {axis: tuple(Axis)[index + 1 :] for index, axis in enumerate(Axis)}  # the axes inside each
+
+
 @dataclass(frozen=True)
 class MeshShape:
     """The size of each axis; a field for each member of `Axis`, in its order. The ranks are numbered row by row."""
@@ -38,7 +41,7 @@ class MeshShape:
 
     def stride(self, axis: Axis) -> int:
         """How far apart neighbours along `axis` are: the size of all axes inside it."""
-        return math.prod(self.size(inner) for inner in tuple(Axis)[tuple(Axis).index(axis) + 1 :])
+        return math.prod(self.size(inner) for inner in INSIDE[axis])
 
     def coordinate(self, rank: int, axis: Axis) -> int:
         """The place of `rank` along `axis`."""
@@ -56,8 +59,9 @@ class MeshShape:
 
     def successor(self, rank: int, axis: Axis) -> int:
         """The rank to which `rank` sends in a ring along `axis`."""
-        group = self.group(rank, axis)
-        return group[(self.coordinate(rank, axis) + 1) % len(group)]
+        stride, size = self.stride(axis), self.size(axis)
+        place = rank // stride % size
+        return rank + ((place + 1) % size - place) * stride
 
 
 def mesh_shape(ranks: int, shard_size: int) -> MeshShape:

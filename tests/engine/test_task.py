@@ -125,5 +125,5 @@ def test_data_that_differs_between_ranks(group):
     if group.size <= 2:
         prepare(MLP, group, task=task)
     else:
-        with pytest.raises(DataError, match=rf"holds something else on ranks \{list(range(2, group.size))} than on"):
+        with pytest.raises(DataError, match=r"holds something else on ranks? .* than on"):
             prepare(MLP, group, task=task)

@@ -1,0 +1,94 @@
+"""Ranks of one run must be started alike. Where they differ, they would wait for each other in vain, or worse, train a
+mixture of two models that no checksum of replicas shows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from mpizero.comm import Group
+from mpizero.engine.config import Settings, TrainConfig
+from mpizero.engine.gather import gather_data
+from mpizero.engine.versions import versions
+from mpizero.errors import ConfigError, DataError
+from mpizero.layout import Wrapping
+
+# May differ between hosts: where the data lies (its content may not), and how much memory a device has.
+FREE = ("data", "device_memory")
+# Of `versions`. Python and mpi4py compute nothing that a rank keeps.
+COMPARED_VERSIONS = ("mpizero", "sources", "numpy", "ml_dtypes")
+SHOWN = 3  # differences in a message
+
+
+def compare_settings(config: TrainConfig, settings: Settings, world: Group) -> None:
+    """ConfigError on every rank unless all have the same settings and versions. Collective."""
+    installed = versions()
+    facts = {f"`{name}`": value for name, value in flat(settings).items() if name not in FREE}
+    facts["`log` (given or not)"] = config.log is not None  # then actions are timed, and gathered
+    facts |= {f"the version of {name}": installed.get(name, "none") for name in COMPARED_VERSIONS}
+    found = differences(gather_data(world, facts))
+    if found:
+        raise ConfigError(f"ranks were started differently: {found}. Start all of them with the same flags, the same "
+                          "`config` file and the same installation")
+
+
+def compare_flags(flags: Mapping[str, Any], world: Group) -> None:
+    """ConfigError on every rank unless all have the same `flags`, of which `json` is rank 0's own. Collective."""
+    found = differences(gather_data(world, {f"`{name}`": value for name, value in flags.items()
+                                            if name != "json" and not callable(value)}))
+    if found:
+        raise ConfigError(f"ranks were started differently: {found}. Start all of them with the same flags")
+
+
+def compare_model(wrapping: Wrapping, fingerprint: int, world: Group) -> None:
+    """Raise on every rank unless all have the same model in the same units, and the same data: ConfigError, DataError.
+    Collective."""
+    units = [f"{unit.name}: " + ", ".join(f"{param.name} {param.shape}" for param in unit.params)
+             for unit in wrapping.units]
+    segments = [f"{segment.name} of units {segment.units}" for segment in wrapping.segments]
+    every = gather_data(world, {"units": units, "segments": segments, "data": fingerprint})
+    for what in ("units", "segments"):
+        found = differences([{f"{what[:-1]} {number}": text for number, text in enumerate(rank[what])}
+                             for rank in every])
+        if found:
+            raise ConfigError(f"the model differs between ranks: {found}. Give all of them the same task and policy")
+    others = [rank for rank, facts in enumerate(every) if facts["data"] != every[0]["data"]]
+    if others:
+        raise DataError(f"`data` holds something else on {_ranks(others)} than on rank 0: give all hosts the same "
+                        "files")
+
+
+def flat(settings: Settings) -> dict[str, Any]:
+    """Settings by the names of their flags, sizes and groups of settings spread out."""
+    found: dict[str, Any] = {}
+    for name, value in asdict(settings).items():
+        found |= value if isinstance(value, dict) else {name: value}
+    return found
+
+
+def differences(every: Sequence[Mapping[str, Any]]) -> str:
+    """The first facts that differ between ranks, which ranks, and their values; "" if none does. every: the facts of
+    each rank."""
+    names = dict.fromkeys(name for facts in every for name in facts)
+    found = [f"{name} is {_values([facts.get(name, 'not given') for facts in every])}" for name in names
+             if any(facts.get(name) != every[0].get(name) for facts in every)]
+    more = [f"{len(found) - SHOWN} more"] if len(found) > SHOWN else []
+    return "; ".join(found[:SHOWN] + more)
+
+
+def _values(values: Sequence[Any]) -> str:
+    """`1e-2 on rank 0, 1e-4 on ranks 1 to 3`."""
+    by_value: dict[str, list[int]] = {}
+    for rank, value in enumerate(values):
+        by_value.setdefault(str(value), []).append(rank)
+    return ", ".join(f"{value} on {_ranks(ranks)}" for value, ranks in by_value.items())
+
+
+def _ranks(ranks: Sequence[int]) -> str:
+    """`rank 2`, `ranks 1 to 3`, `ranks 0, 2`."""
+    if len(ranks) == 1:
+        return f"rank {ranks[0]}"
+    if len(ranks) > 2 and ranks[-1] - ranks[0] == len(ranks) - 1:
+        return f"ranks {ranks[0]} to {ranks[-1]}"
+    return "ranks " + ", ".join(map(str, ranks))
