@@ -10,7 +10,6 @@ import pytest
 from mpizero.data import TeacherTask
 from mpizero.engine import alike
 from mpizero.engine.alike import compare_flags, differences
-from mpizero.engine.config import TrainConfig
 from mpizero.engine.job import prepare
 from mpizero.engine.task import Task
 from mpizero.engine.versions import sources, versions
