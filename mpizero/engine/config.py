@@ -114,6 +114,7 @@ class TrainConfig:
 
     def resolved(self) -> Settings:
         """Every default filled in. `ConfigError` for values that can never work."""
+        self._check_types()
         chosen = {name: default if getattr(self, name) is None else getattr(self, name)
                   for name, default in BY_MODEL[self.model].items()}
         if chosen["warmup"] is None:
@@ -125,6 +126,18 @@ class TrainConfig:
         return Settings(self.model, (MLPSizes if self.model == "mlp" else GPTConfig)(**sizes), self.step_settings,
                         optim, self.dtype, self.data, self.batch_size, chosen["steps"], self.seed, memory,
                         self.check_replicas)
+
+    def _check_types(self) -> None:
+        """ConfigError for values that no flag could give: where Python code makes the configuration."""
+        for option in fields(self):
+            value, allowed = getattr(self, option.name), option.metadata.get("choices")
+            wanted = (bool,) if "action" in option.metadata else NUMBERS.get(option.metadata.get("type"), (str,))
+            optional = value is None and option.default is None
+            # a bool is an int to Python
+            if not optional and (not isinstance(value, wanted) or isinstance(value, bool) != (wanted == (bool,))):
+                raise ConfigError(f"`{option.name}` {value!r} is a {type(value).__name__}: give a {wanted[0].__name__}")
+            if not optional and allowed and value not in allowed:
+                raise ConfigError(f"`{option.name}` {value!r} is none of {', '.join(allowed)}: use one of these")
 
     def _check(self, chosen: Mapping[str, Any]) -> None:
         """ConfigError for values that can never work, but for those of `step_settings`, which check themselves."""
@@ -141,6 +154,9 @@ class TrainConfig:
             raise ConfigError(f"`warmup` {self.warmup} is longer than `steps` {chosen['steps']}: shorten it")
         if self.stage == "0":
             self.step_settings.mesh(1)  # which has no shard size
+
+
+NUMBERS: Mapping[Any, tuple[type, ...]] = {int: (int,), float: (float, int)}
 
 
 def _at_least(bound: int) -> tuple[Callable[[float], bool], str]:

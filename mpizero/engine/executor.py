@@ -13,6 +13,7 @@ from mpizero.data import Batch
 from mpizero.engine.agreement import Agreed
 from mpizero.engine.task import Task
 from mpizero.engine.unit import Unit, Update
+from mpizero.errors import ConfigError
 from mpizero.layout import Wrapping
 from mpizero.memory.kinds import ACTIVATION
 from mpizero.memory.ledger import Ledger
@@ -182,7 +183,9 @@ class Executor:
         dx = compute(self._params(segment), self._take(v.saved(segment, mb)), self._take(v.dy(segment, mb)), grads,
                      self.ledger)
         if segment:
-            assert dx is not None, f"segment {self.segments[segment].name} gave no gradient of its input"
+            if dx is None:
+                raise ConfigError(f"segment {self.segments[segment].name} gave no gradient of its input, which the "
+                                  "segment before it needs: let its backward return one")
             self.values[v.dy(segment - 1, mb)] = dx
 
     def _agree(self, action: Agree) -> None:

@@ -16,11 +16,15 @@ from mpizero.engine.executor import Executor
 from mpizero.engine.state import TrainingState
 from mpizero.engine.task import Task, built_in_task
 from mpizero.engine.unit import Unit
+from mpizero.errors import OutOfDeviceMemory
 from mpizero.layout import OPTIMIZERS, ActivationBytes, Geometry, Policy, Wrapping
+from mpizero.memory.host import available_bytes
 from mpizero.memory.ledger import Ledger
+from mpizero.nn.losses import CrossEntropy
 from mpizero.optim import Adam, LossScaler, Optimizer
-from mpizero.planner import plan_traffic, sent_bytes
-from mpizero.schedule import Schedule, set_up
+from mpizero.planner import plan_memory, plan_traffic, sent_bytes
+from mpizero.schedule import Schedule, Setup, set_up
+from mpizero.text import counted, in_units
 
 
 @dataclass(frozen=True)
@@ -71,9 +75,11 @@ class Job:
         return self.task.data.count(np.arange(self.state.position, self.state.position + self.samples, dtype=np.int64))
 
     def activations(self) -> ActivationBytes | None:
-        """Planned bytes of a microbatch; None where the model does not tell."""
-        plan = self.task.model.spec.activations
-        return plan and plan(self.batch(0).targets.shape, self.settings.dtype)
+        """Planned bytes of a microbatch; None where the model does not tell, or the loss is another than it assumes."""
+        plan, targets = self.task.model.spec.activations, self.batch(0).targets
+        if plan is None or not isinstance(self.task.loss, CrossEntropy) or targets.dtype != np.int64:
+            return None
+        return plan(targets.shape, self.settings.dtype)
 
 
 def prepare(config: TrainConfig, world: Group, *, task: Task | None = None, policy: Policy | None = None,
@@ -96,6 +102,7 @@ def prepare(config: TrainConfig, world: Group, *, task: Task | None = None, poli
     optimizer = make_optimizer(settings.optim)
     setup = set_up(task.model.spec, world.size, settings.step, dtype=settings.dtype, optimizer=optimizer.spec,
                    policy=policy)
+    _check_host(setup, world)
     compare_model(setup.wrapping, task.data.fingerprint, world)
     grid, written = mesh(world, setup.geometry.mesh), set[str]()
     units = [Unit(layout, setup.geometry, grid, ledger, written) for layout in setup.wrapping.units]
@@ -105,6 +112,19 @@ def prepare(config: TrainConfig, world: Group, *, task: Task | None = None, poli
     executor = Executor(task, setup.wrapping, units, written, ledger)
     return Job(config, settings, task, world, grid, setup.geometry, setup.lists, ledger, log, state, executor,
                optimizer)
+
+
+def _check_host(setup: Setup, world: Group) -> None:
+    """OutOfDeviceMemory where this host has no room for the model states of its ranks. Before any rank fills some of
+    it."""
+    here = world.hosts[world.rank]
+    planned, ranks = plan_memory(setup.lists.step(), setup.geometry).peak_bytes, world.hosts.count(here)
+    available = available_bytes()
+    if available is not None and ranks * planned > available:
+        raise OutOfDeviceMemory(f"the model states of {counted(ranks, 'rank')} on this host come to "
+                                f"{in_units(ranks * planned)} ({in_units(planned)} each), but it has "
+                                f"{in_units(available)} of memory left: use a smaller model, a higher `stage`, or more "
+                                "hosts")
 
 
 def make_optimizer(settings: OptimSettings) -> Optimizer:

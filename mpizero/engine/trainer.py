@@ -61,6 +61,7 @@ def run_steps(job: Job, report: Callable[[StepRecord], None] = lambda record: No
     """
     progress = Progress()
     job.ledger.reset_peaks()
+    job.executor.after_backward = {}
     for _ in range(max(job.settings.steps - job.state.step, 0) if steps is None else steps):
         record = _one_step(job, progress)
         progress.records.append(record)

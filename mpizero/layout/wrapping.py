@@ -6,6 +6,7 @@ names.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
@@ -50,12 +51,17 @@ def wrap(spec: ModelSpec, ranks: int, policy: Policy | None = None) -> Wrapping:
     policy: None for a unit per segment (a tied parameter belongs to the first segment that reads it); a function from
     parameter name to unit name; or lists of parameter names. Every parameter must fall into exactly one unit.
     """
+    _check_names(spec)
     unit_of = _assignment(spec, policy)
     members: dict[str, list] = {}
     for param in spec.params:
         members.setdefault(unit_of[param.name], []).append(param)
     index = {name: i for i, name in enumerate(members)}
     used = [tuple(dict.fromkeys(index[unit_of[name]] for name in segment.params)) for segment in spec.segments]
+    idle = [name for name in members if not any(index[name] in units for units in used)]
+    if idle:
+        unread = ", ".join(param.name for name in idle for param in members[name])
+        raise ConfigError(f"no segment of the model reads {unread}: let one read it, or leave it out of the model")
     segments = tuple(SegmentUse(i, segment.name, used[i],
                                 tuple(u for u in used[i] if not any(u in earlier for earlier in used[:i])))
                      for i, segment in enumerate(spec.segments))
@@ -70,11 +76,7 @@ def _assignment(spec: ModelSpec, policy: Policy | None) -> dict[str, str]:
         for segment in spec.segments:
             for name in segment.params:
                 first.setdefault(name, segment.name)
-        unread = [name for name in names if name not in first]
-        if unread:
-            raise ConfigError(f"no segment of the model reads {', '.join(unread)}: let one read it, or leave it out "
-                              "of the model")
-        return first
+        return {name: first.get(name, name) for name in names}
     if callable(policy):
         return {name: policy(name) for name in names}
     listed = [(name, f"unit{i}") for i, group in enumerate(policy) for name in group]
@@ -84,3 +86,14 @@ def _assignment(spec: ModelSpec, policy: Policy | None) -> dict[str, str]:
     if wrong:
         raise ConfigError(f"wrapping lists must name every parameter exactly once; look at: {', '.join(wrong)}")
     return unit_of
+
+
+def _check_names(spec: ModelSpec) -> None:
+    """ConfigError unless every parameter has its own name, and segments read only these."""
+    names = Counter(param.name for param in spec.params)
+    if twice := [name for name, times in names.items() if times > 1]:
+        raise ConfigError(f"the model has more than one parameter {', '.join(twice)}: give each its own name")
+    for segment in spec.segments:
+        if strangers := [name for name in segment.params if name not in names]:
+            raise ConfigError(f"segment {segment.name} reads {', '.join(strangers)}, which the model does not have: "
+                              "add a ParamSpec of that name")

@@ -68,5 +68,11 @@ class Model:
                               f"{len(self.spec.segments)}: give one for each")
 
     def initial(self, name: str, seed: int) -> Array:
-        """The float32 values parameter `name` starts from. KeyError for a name that it does not have."""
-        return self.draw({param.name: param for param in self.spec.params}[name], seed)
+        """The float32 values parameter `name` starts from. KeyError for a name that it does not have; ConfigError where
+        `draw` gives another shape."""
+        param = {param.name: param for param in self.spec.params}[name]
+        values = self.draw(param, seed)
+        if values.shape != param.shape:
+            raise ConfigError(f"model {self.name}: draw gave {values.shape} for parameter {name}, whose shape is "
+                              f"{param.shape}: return an array of that shape")
+        return values

@@ -28,6 +28,7 @@ from mpizero.schedule.validate import IllegalSchedule, validate
 Actions = list[Action]
 LEAST = {"accumulation": 1, "shard_size": 1, "limit_all_gathers": 1, "backward_prefetch": 0, "forward_prefetch": 0}
 LARGEST = 2**40  # beyond it no number of these means anything
+MOST_MICROBATCHES = 4096  # each has its actions in the list, which is composed and validated in milliseconds a piece
 
 
 @dataclass(frozen=True)
@@ -55,6 +56,9 @@ class StepSettings:
             value = getattr(self, name)
             if value is not None and not least <= value < LARGEST:
                 raise ConfigError(f"`{name}` {value} is impossible: it must be at least {least}, and below 2^40")
+        if self.accumulation > MOST_MICROBATCHES:
+            raise ConfigError(f"`accumulation` {self.accumulation} is too many: a step lists the actions of each "
+                              f"microbatch, of which at most {MOST_MICROBATCHES:,}; use a larger `batch_size` instead")
 
     def mesh(self, ranks: int) -> MeshShape:
         """Replicas and shards of `ranks` ranks: stage 0 shards nothing. ConfigError where they do not divide so."""

@@ -101,6 +101,8 @@ def test_many_differences_are_counted():
     assert differences(every) == ("a is 0 on rank 0, 1 on rank 1; b is 0 on rank 0, 1 on rank 1; c is 0 on rank 0, "
                                   "1 on rank 1; 2 more")
     assert differences([every[0], every[0]]) == ""
+    assert differences([{"a": 0}, {"a": 1}, {"a": 0}]) == "a is 0 on ranks 0, 2, 1 on rank 1"
+    assert differences([{"a": 0}, {"a": 0, "b": 1}]) == "b is not given on rank 0, 1 on rank 1"
 
 
 def test_sources_follow_names_and_contents(tmp_path):

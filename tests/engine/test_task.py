@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import functools
 from dataclasses import replace
 
 import numpy as np
@@ -12,11 +14,13 @@ from mpizero.engine.config import OptimSettings, TrainConfig
 from mpizero.engine.export import whole_state
 from mpizero.engine.job import prepare
 from mpizero.engine.task import Task
+from mpizero.engine.trace import trace
 from mpizero.engine.trainer import run_steps
-from mpizero.errors import ConfigError, DataError
+from mpizero.errors import ConfigError, DataError, OutOfDeviceMemory
 from mpizero.layout import ModelSpec, ParamSpec, SegmentSpec, wrap
+from mpizero.memory.kinds import ACTIVATION
 from mpizero.nn.mlp import mlp
-from mpizero.nn.model import Model
+from mpizero.nn.model import Loss, Model, Segment
 from mpizero.schedule import STRATEGIES
 from tests.engine.plans import follows_its_plan
 from tests.engine.runs import MLP, run
@@ -118,6 +122,128 @@ def test_a_parameter_that_no_segment_touches_stays_as_it_is(group, stage):
     (unit,) = job.state.units
     for name, value in (("master", 0.5), ("exp_avg", 0.0), ("exp_avg_sq", 0.0)):
         assert (unit.layout.views(whole_state(unit, name))["idle"] == value).all()
+
+
+class SquaredError(Loss):
+    """Of float32 targets (n, classes)."""
+
+    def forward(self, outputs, targets, mem):
+        difference = outputs.astype(np.float32) - targets
+        return float((difference**2).sum()), targets.size, (difference, outputs)
+
+    def backward(self, context, scale, mem):
+        difference, outputs = context
+        np.multiply(difference, 2 * scale, out=outputs, casting="unsafe")
+        return outputs
+
+
+class Vectors(TeacherTask):
+    """Targets of two dimensions."""
+
+    targets_per_sample = 16
+
+    def train(self, samples):
+        x, y = super().train(samples)
+        return Batch(x, np.eye(16, dtype=np.float32)[y])
+
+    held_out = train
+
+
+def test_a_traced_run_of_a_loss_that_no_plan_knows(group):
+    """No activations are foretold; all else is."""
+    job = prepare(replace(MLP, log="folder"), group, task=Task(mlp(hidden=10), Vectors(0), SquaredError()))
+    progress = run_steps(job)
+    assert job.activations() is None and progress.records[-1].loss < progress.records[0].loss
+    found = trace(job, *progress.traced)
+    assert all(ACTIVATION not in action["planned_live"] for rank in found["ranks"] for action in rank["actions"])
+
+
+def wrong_model(draw=None, backward=None):
+    """The MLP with another way to draw its values, or another backward of its second segment."""
+    model = mlp(hidden=10)
+    segments = list(model.segments)
+    if backward is not None:
+        second = copy.copy(segments[1])
+        object.__setattr__(second, "backward", functools.partial(backward, segments[1]))
+        segments[1] = second
+    return Model("mlp", model.spec, tuple(segments), draw or model.draw)
+
+
+def no_dx(segment, params, context, dy, grads, mem):
+    type(segment).backward(segment, params, context, dy, grads, mem)
+
+
+def repeated(segment, params, context, dy, grads, mem):
+    grads.add(next(iter(params)), np.ones(1, np.float32))
+
+
+@pytest.mark.parametrize(("model", "message"), [
+    (lambda: wrong_model(lambda param, seed: np.zeros(3, np.float32)),
+     r"draw gave \(3,\) for parameter layers.0.weight, whose shape is \(32, 10\)"),
+    (lambda: wrong_model(backward=no_dx), "segment layers.1 gave no gradient of its input"),
+    (lambda: wrong_model(backward=repeated), r"gradient of shape \(1,\) was added for parameter layers.1.weight"),
+])
+def test_a_model_with_a_mistake(world, model, message):
+    with pytest.raises(ConfigError, match=message):
+        run_steps(prepare(MLP, world, task=Task(model(), TeacherTask(0))))
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+def test_a_parameter_without_dimensions(group, dtype):
+    """A factor of the logits, of two microbatches, so that its gradient is added to."""
+    model = mlp(hidden=10)
+    spec = ModelSpec((*model.spec.params, ParamSpec("factor", ())),
+                     (*model.spec.segments, SegmentSpec("scale", ("factor",))))
+    ones = lambda param, seed: np.ones((), np.float32) if param.shape == () else model.draw(param, seed)  # noqa: E731
+    task = Task(Model("scaled", spec, (*model.segments, Scale()), ones), TeacherTask(0))
+    job = prepare(replace(MLP, dtype=dtype, accumulation=2, no_sync=True), group, task=task)
+    run_steps(job)
+    factor = whole_state(job.state.units[-1], "master")
+    assert factor.shape == (1,) and abs(factor[0] - 1) > 1e-3
+
+
+class Scale(Segment):
+    """y = factor * x."""
+
+    def forward(self, params, x, mem):
+        return (x * params["factor"]).astype(x.dtype), x
+
+    def backward(self, params, context, dy, grads, mem):
+        grads.add("factor", np.asarray((dy.astype(np.float32) * context).sum()), mem)
+        return (dy * params["factor"]).astype(dy.dtype)
+
+
+@pytest.mark.parametrize(("wrong", "message"), [
+    ({"model": "cnn"}, "`model` 'cnn' is none of mlp, gpt"), ({"stage": 2}, "`stage` 2 is a int: give a str"),
+    ({"lr": "1e-2"}, "`lr` '1e-2' is a str: give a float"), ({"batch_size": 1.5}, "`batch_size` 1.5 is a float: give"),
+    ({"batch_size": None}, "`batch_size` None"), ({"steps": True}, "`steps` True is a bool"),
+    ({"no_sync": 1}, "`no_sync` 1 is a int: give a bool"), ({"dtype": "float64"}, "`dtype` 'float64' is none of"),
+    ({"accumulation": 5000}, "`accumulation` 5000 is too many"),
+])
+def test_a_configuration_made_by_hand(wrong, message):
+    with pytest.raises(ConfigError, match=message):
+        TrainConfig(**wrong).resolved()
+
+
+def test_numbers_that_are_whole(group):
+    assert TrainConfig(lr=1, clip=2, weight_decay=0).resolved().optim.lr == 1
+
+
+def test_a_host_without_room(group, monkeypatch):
+    room = group.size * job_peak(group) - 1
+    monkeypatch.setattr("mpizero.engine.job.available_bytes", lambda: room)
+    with pytest.raises(OutOfDeviceMemory, match=rf"states of {group.size} ranks? on this host come to .* KB each"):
+        prepare(MLP, group)
+    for enough in (room + 1, None):  # None: a kernel that does not tell
+        monkeypatch.setattr("mpizero.engine.job.available_bytes", lambda: enough)
+        prepare(MLP, group)
+
+
+def job_peak(group):
+    """Counted."""
+    job = prepare(MLP, group)
+    run_steps(job)
+    return job.ledger.peak_model_state_bytes
 
 
 def test_data_that_differs_between_ranks(group):

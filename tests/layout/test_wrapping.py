@@ -26,6 +26,18 @@ def test_a_unit_per_segment_and_the_tied_weight_belongs_to_the_first():
     assert wrapping.numel == SPEC.psi == 18 and wrapping.padded_numel == 20
 
 
+@pytest.mark.parametrize(("params", "reads", "policy", "message"), [
+    (("a", "b"), ("a",), lambda name: name, "no segment of the model reads b:"),
+    (("a", "b"), ("a",), [["a"], ["b"]], "no segment of the model reads b:"),
+    (("a", "a"), ("a",), None, "more than one parameter a:"),
+    (("a",), ("a", "c"), None, "segment only reads c, which the model does not have"),
+])
+def test_a_model_that_does_not_fit_together(params, reads, policy, message):
+    spec = ModelSpec(tuple(ParamSpec(name, (3,)) for name in params), (SegmentSpec("only", reads),))
+    with pytest.raises(ConfigError, match=message):
+        wrap(spec, 2, policy)
+
+
 def test_one_unit_for_everything():
     wrapping = wrap(SPEC, 4, lambda name: "all")
     assert len(wrapping.units) == 1 and wrapping.units[0].padded_numel == 20

@@ -7,6 +7,7 @@ from typing import final
 
 import numpy as np
 
+from mpizero.errors import ConfigError
 from mpizero.memory.kinds import WORKSPACE
 from mpizero.memory.ledger import Allocator, Uncounted
 from mpizero.nn.ops.blocks import Array, compute_dtype, row_step, spans
@@ -35,6 +36,9 @@ class Gradients:
         Without `mem`, temporaries, blocks at most, are not counted.
         """
         view = self.views[name]
+        if value.shape != view.shape:  # NumPy would repeat it
+            raise ConfigError(f"a gradient of shape {value.shape} was added for parameter {name}, whose shape is "
+                              f"{view.shape}: a backward must give one of that shape")
         if name not in self.written:
             cast(value, view, mem)
         else:
@@ -66,8 +70,10 @@ class Gradients:
 def add_rows(out: Array, values: Array, mem: Allocator) -> None:
     """out = round(out + values), block by block.
 
-    out, values (n,...) of any floating dtypes; computed in the wider compute dtype.
+    out, values (n,...) or () of any floating dtypes; computed in the wider compute dtype.
     """
+    if out.ndim == 0:
+        out, values = out.reshape(1), values.reshape(1)
     work = np.result_type(compute_dtype(out.dtype), compute_dtype(values.dtype))
     if out.dtype == values.dtype == work:
         out += values
