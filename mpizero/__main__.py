@@ -1,12 +1,70 @@
-"""`python -m mpizero`: which commands there are."""
+"""The command `mpizero`, also as `python -m mpizero`: `mpizero train --stage 2` is `python -m mpizero.train --stage 2`.
 
-COMMANDS = """mpizero: ZeRO and FSDP on real MPI ranks. Each command has --help.
+{commands}
+Each takes --help. Before those that train or measure stands an mpirun: mpirun -n 4 mpizero train --stage 2
+"""
 
-  mpirun -n 4 python -m mpizero.train --stage 2       train, and see what each rank stored and sent
-  mpirun -n 4 python -m mpizero.verify                prove that all stages compute the same, and the bytes
-  mpirun -n 4 python -m mpizero.bench collectives     our rings beside MPI's collectives
-  python -m mpizero.plan fit --help                   does a model fit, and what will it send?
-  python -m mpizero.report DIR                        figures and a page of a training log"""
+from __future__ import annotations
+
+import difflib
+import importlib
+import sys
+from collections.abc import Callable
+from typing import NoReturn
+
+COMMANDS = {  # name -> its module, and what it does
+    "train": ("mpizero.train", "train, and see what each rank stored and sent"),
+    "verify": ("mpizero.verify", "prove that all stages compute the same, and the bytes"),
+    "bench": ("mpizero.bench", "measure our rings beside MPI's collectives, and a step beside its arithmetic"),
+    "plan": ("mpizero.plan.__main__", "does a model fit, how, and what will it send? Needs no ranks"),
+    "report": ("mpizero.report.__main__", "figures and a page of a training log. Needs no ranks"),
+}
+EXAMPLE = """examples:
+  mpirun -n 4 mpizero train --stage 3
+  mpizero plan fit --params 13e9 --ranks 64 --device-memory 80GB"""
+
+
+def overview() -> str:
+    """What `--help` prints."""
+    rows = "\n".join(f"  {name:<8} {what}" for name, (_, what) in COMMANDS.items())
+    return (__doc__ or "").format(commands=rows + "\n") + f"\n{EXAMPLE}"
+
+
+def version() -> str:
+    """What `--version` prints. Starts no MPI."""
+    from mpizero.engine.versions import versions
+
+    return ", ".join(f"{name} {number}" for name, number in versions().items())
+
+
+def main() -> NoReturn:
+    """Hand the rest of the command line to a command's own entry point."""
+    from mpizero.comm import run_main
+    from mpizero.launcher import rank_in_job
+
+    name, *rest = sys.argv[1:] or ["--help"]
+    if name in COMMANDS:
+        module = importlib.import_module(COMMANDS[name][0])
+        if name == "plan":  # has a frame of its own, without MPI
+            sys.exit(module.main(rest))
+        run_main(lambda: module.main(rest))
+    if name in ("-h", "--help", "help", "--version"):
+        if not rank_in_job():  # once, not once per rank
+            print(version() if name == "--version" else overview())
+        sys.exit()
+    run_main(_unknown(name))
+
+
+def _unknown(name: str) -> Callable[[], int]:
+    def fail() -> int:
+        from mpizero.errors import ConfigError
+
+        near = difflib.get_close_matches(name, COMMANDS, n=1)
+        cure = f"did you mean {near[0]}?" if near else f"commands are {', '.join(COMMANDS)}"
+        raise ConfigError(f"there is no command {name!r}: {cure} (see mpizero --help)")
+
+    return fail
+
 
 if __name__ == "__main__":
-    print(COMMANDS)
+    main()
