@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import lru_cache
 
 from mpizero.errors import ConfigError
 
@@ -16,7 +17,10 @@ class Axis(StrEnum):
     SHARD = "shard"  # splits the model states
 
 
-INSIDE = {axis: tuple(Axis)[index + 1 :] for index, axis in enumerate(Axis)}  # the axes inside each
+@lru_cache(typed=True)
+def _inside(axis: Axis) -> tuple[Axis, ...]:
+    axes = tuple(type(axis))
+    return axes[axes.index(axis) + 1 :]
 
 
 @dataclass(frozen=True)
@@ -41,7 +45,7 @@ class MeshShape:
 
     def stride(self, axis: Axis) -> int:
         """How far apart neighbours along `axis` are: the size of all axes inside it."""
-        return math.prod(self.size(inner) for inner in INSIDE[axis])
+        return math.prod(self.size(inner) for inner in _inside(axis))
 
     def coordinate(self, rank: int, axis: Axis) -> int:
         """The place of `rank` along `axis`."""
