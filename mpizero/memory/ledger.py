@@ -42,7 +42,8 @@ class _Entry(weakref.ref):
 
 
 class Ledger:
-    """Counts the live bytes of one device by kind, and their peaks.
+    """Counts the live bytes of one device by kind, and their peaks: `peak` of each kind, `peak_live` by kind at the
+    moment of the highest `peak_bytes` of all.
 
     capacity: bytes beyond which an allocation raises `OutOfDeviceMemory`; None for no limit.
     debug: fill new and discarded floating-point buffers with NaN, so that a read of stale storage shows.
@@ -114,7 +115,7 @@ class Ledger:
     def reset_peaks(self) -> None:
         """Start the peaks again from what is live."""
         self.peak = dict(self.live)
-        self.peak_bytes, self.peak_action = self.live_bytes, self.action
+        self.peak_bytes, self.peak_action, self.peak_live = self.live_bytes, self.action, dict(self.live)
         self.peak_model_state_bytes, self.peak_model_state_action = self.model_state_bytes, self.action
 
     @property
@@ -153,7 +154,7 @@ class Ledger:
         self.peak[kind] = max(self.peak[kind], self.live[kind])
         self.action_peak_bytes = max(self.action_peak_bytes, self.live_bytes)
         if self.live_bytes > self.peak_bytes:
-            self.peak_bytes, self.peak_action = self.live_bytes, self.action
+            self.peak_bytes, self.peak_action, self.peak_live = self.live_bytes, self.action, dict(self.live)
         if kind in MODEL_STATE and self.model_state_bytes > self.peak_model_state_bytes:
             self.peak_model_state_bytes, self.peak_model_state_action = self.model_state_bytes, self.action
 

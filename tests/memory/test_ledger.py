@@ -31,6 +31,7 @@ def test_peaks_of_model_states_and_of_all_fall_at_their_own_actions():
     ledger.at("third")
     grad = ledger.empty(3, np.float16, GRAD)
     assert (ledger.peak_bytes, ledger.peak_action) == (820, "second")
+    assert sum(ledger.peak_live.values()) == 820 and ledger.peak_live != ledger.live
     assert (ledger.peak_model_state_bytes, ledger.peak_model_state_action) == (26, "third")
     assert ledger.model_state_bytes == 26
     del grad
