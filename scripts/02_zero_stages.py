@@ -103,7 +103,7 @@ def bytes_kept(runs: Runs) -> Demo:
     return Demo("Bytes of model states on each rank", "3.5", [
         *of_kind("counted", *[
             equal(f"{LABEL[stage]}, right after backward, each rank: {whole} psi + {divided} psi/N",
-                  "lecture 3.5; ZeRO sec. 5", [whole * PSI + divided * PSI // RANKS] * RANKS, counted[stage], "bytes")
+                  "formula of lecture 3.5; ZeRO sec. 5", [whole * PSI + divided * PSI // RANKS] * RANKS, counted[stage], "bytes")
             for stage, (whole, divided) in KEPT.items()],
             equal("Bytes a parameter: data parallel, ZeRO-1, 2, 3", "lecture 3.5", [16.0, 7.0, 5.5, 4.0],
                   [counted[stage][0] / PSI for stage in "0123"]),
@@ -117,7 +117,7 @@ def bytes_kept(runs: Runs) -> Demo:
                   memory["3"][0]["peak_action"], memory["3"][0]["peak_action"].startswith("Backward(1,")),
             equal("ZeRO-3's peak: shards; reduced gradients of units 4, 3, 2; of unit 1 the whole parameters and the "
                   "whole gradient", exercise, [114_296, 10_088, 18_624, 18_624], parts, "bytes"),
-            equal("Data parallelism's peak, each rank: 4 bytes a parameter of the largest unit more", "lecture 2.3",
+            equal("Data parallelism's peak, each rank: 4 bytes a parameter of the largest unit more", "formula of lecture 2.3",
                   [16 * PSI + 4 * max(UNITS)] * RANKS, peaks["0"], "bytes")),
     ], table(["after backward", "param", "unreduced grad", "grad", "optim", "sum", "/ psi", "peak"], rows),
         figures={"02-states": lambda: figures.counted_states({LABEL[stage]: each[0] for stage, each in memory.items()},
@@ -144,7 +144,7 @@ def bytes_sent(runs: Runs) -> Demo:
               "lecture 4.2, exercise 3", 1.5, sent["1-allreduce"][0] / sent["1"][0], "times", kind="counted"),
         equal("ZeRO-1 as the slides draw it keeps as much as the paper's", "lecture 4.2", kept["1"],
               kept["1-allreduce"], "bytes", kind="counted"),
-        equal("Messages of ZeRO-3: three collectives a unit, each of N - 1 rounds", "lecture 4.2",
+        equal("Messages of ZeRO-3: three collectives a unit, each of N - 1 rounds", "formula of lecture 4.2",
               3 * len(UNITS) * (RANKS - 1), traffic["3"][0]["messages_per_step"], kind="counted"),
         equal("Steps, under all strategies and of all ranks, that sent other than the planned bytes", "ours", 0, off,
               kind="counted"),
@@ -197,7 +197,7 @@ def fewer_ranks(runs: Runs) -> Demo:
             rank_0 = [summary["memory"][0]["after_backward"], summary["traffic"][0]["sent_bytes_per_step"]]
             rows.append([ranks, LABEL[stage], padded, *rank_0, summary["traffic"][0]["messages_per_step"]])
             found.append(equal(f"N = {ranks}, {LABEL[stage]}: bytes after backward, bytes sent in a step, with "
-                               f"psi' = {padded:,}", "formulas of lecture 3.6; ZeRO sec. 5, 7",
+                               f"psi' = {padded:,}", "formula of lecture 3.6; ZeRO sec. 5, 7",
                                [kept[ranks][int(stage[0])], sent[ranks][VOLUME[stage]]], rank_0, kind="counted"))
             if stage != "0":
                 found.append(_same(f"N = {ranks}, {LABEL[stage]}", summary, every["0"], "lecture 3.4, 3.6"))

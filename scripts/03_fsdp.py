@@ -72,15 +72,16 @@ def unit_size() -> Demo:
     chosen = next(row for row in rows if row.units == len(step.wrapping.units))
     walked = {count: _peak_and_collectives(flat(40 * BLOCK, count)) for count in (1, 2, 5, 10, 20, 40, 80)}
     peaks, counts = zip(*walked.values(), strict=True)
-    formula = [sizing("", [40 * BLOCK // count] * count, WORLD, 2, LECTURE) for count in walked]
+    closed = [sizing("", [40 * BLOCK // count] * count, WORLD, 2, LECTURE) for count in walked]
     source = "lecture 5.3; FSDP sec. 3.2.1"
+    formula = f"formula of {source}"
     return Demo("How large should a unit be? 13B on 64 ranks", "5.3", [
         *of_kind("planned",
                  rounds_to("Parameters of the shape assumed: 40 blocks of 12 x 5120^2, an embedding of 32,000 x 5120",
                            "lecture 5.3", "13", step.wrapping.numel / 1e9, "billion"),
-                 equal("Peak of parameters when a unit is a block: sum(psi_i)/F + max psi_i", source,
+                 equal("Peak of parameters when a unit is a block: sum(psi_i)/F + max psi_i", formula,
                        2 * chosen.peak_elements, _peak_and_collectives(blocks())[0], "bytes"),
-                 equal("Collectives of a step when a unit is a block: O(units), three each", source, 3 * chosen.units,
+                 equal("Collectives of a step when a unit is a block: O(units), three each", formula, 3 * chosen.units,
                        _peak_and_collectives(blocks())[1]),
                  holds("The smaller the units, the lower the peak: 1 to 80 equal units", source, "falling",
                        f"{in_units(peaks[0])} to {in_units(peaks[-1])}",
@@ -89,7 +90,7 @@ def unit_size() -> Demo:
                        all(after > before for before, after in pairwise(counts))),
                  equal("Sizes at which the formulas for peak and collectives give another value than the walk", "ours",
                        0, sum((2 * row.peak_elements, row.collectives) != found
-                              for row, found in zip(formula, walked.values(), strict=True)))),
+                              for row, found in zip(closed, walked.values(), strict=True)))),
         *_pieces(),
     ], table(["a unit is", "units", "peak of parameters", "collectives", "s, alone", "s, latency"],
              [[row.label.replace("stage", "segment"), row.units, in_units(2 * row.peak_elements), row.collectives,
@@ -175,12 +176,12 @@ def _between_hosts(size: int, within: int, full: int) -> list[Claim]:
                  rounds_to("Hybrid, F = 8: a rank sends to another host in a step", exercise, "5.58", within / 1e9,
                            "GB"),
                  rounds_to("that is, over M", "lecture exercise 6", "0.22", within / size),
-                 equal("Hybrid: 2 M (W - F) / (F W), the ring's all-reduce of M/F over W/F replicas", exercise,
+                 equal("Hybrid: 2 M (W - F) / (F W), the ring's all-reduce of M/F over W/F replicas", f"formula of {exercise}",
                        sharding.hybrid_sharding(size, WORLD, HOST), within, "bytes"),
                  rounds_to("Full sharding: a rank whose ring leaves the host there sends", exercise, "75.29",
                            full / 1e9, "GB"),
                  rounds_to("that is, over M", "lecture exercise 6", "2.95", full / size),
-                 equal("Full sharding: 3 M (W - 1) / W", exercise, sharding.full_sharding(size, WORLD), full, "bytes"),
+                 equal("Full sharding: 3 M (W - 1) / W", f"formula of {exercise}", sharding.full_sharding(size, WORLD), full, "bytes"),
                  between("Hybrid divides what leaves the host by about 13", source, 13, 14, full / within, "times"),
                  holds("FSDP prints 2 M (W - 1) / (F W) for hybrid: more than the ring sends", "ours",
                        "by (W - 1) / (W - F), 12.5 %", f"by {100 * (printed / within - 1):.4g} %",
@@ -227,7 +228,7 @@ def _sums(world: Any) -> list[Claim]:
 def _training(world: Any) -> list[Claim]:
     """The 5-layer MLP trained on a mesh of 2 x 2."""
     from meshes import train
-    found, source = train(world, RANKS, 2), "lecture 5.5; FSDP sec. 3.2.2"
+    found, source = train(world, RANKS, 2), "formula of lecture 5.5; FSDP sec. 3.2.2"
     psi = found["padded_psi"]
     return [
         equal("2 x 2 ranks train the 5-layer MLP: model states of each after backward, 16 psi / F", source,

@@ -16,14 +16,16 @@ from mpizero.schedule import StepSettings, set_up
 from mpizero.text import table
 
 DGX2 = 16  # GPUs
-TIER = {"cpu": "CPU memory", "nvme": "NVMe"}
+TIER = {"cpu": ("CPU memory", 3.0), "nvme": ("NVMe", 1.6)}  # GB/s of a link when all read, as printed
+PASSED_ON = 70.0  # GB/s between GPUs, as printed
 PIECES = 2000  # of a parameter that is loaded piece by piece
 
 
 def bandwidth_needs() -> Demo:
     """Demo 3."""
     needed = {need.what: need.bandwidth for need in ait.needs() if need.given == "efficiency"}
-    source, exercise, paper = "lecture 7.3; ZeRO-Infinity sec. 4", "lecture exercise 7", "ZeRO-Infinity sec. 4.2"
+    source, formula = "lecture 7.3; ZeRO-Infinity sec. 4", "formula of lecture 7.3; ZeRO-Infinity sec. 4"
+    exercise, paper = "lecture exercise 7", "ZeRO-Infinity sec. 4.2"
     walked, state = _walked_ait(), _walked_states()
     block = sum(param.numel for param in gpt(1, 2048, 16, 50_257).spec.params if param.name.startswith("h."))
     activations = RECOMPUTE_FLOPS * block / (2 * 2 * 2048)  # an input of float16 a block, stored and loaded
@@ -31,11 +33,11 @@ def bandwidth_needs() -> Demo:
     return Demo("What bandwidth must a slow memory have?", "7.3", [
         *of_kind("planned",
                  equal("AIT of parameters and gradients, seq bsz: 6 operations a parameter and token over the bytes "
-                       "that a step at stage 3 gathers and reduces", source, ait.ait_params(ait.SEQ, 1), walked),
+                       "that a step at stage 3 gathers and reduces", formula, ait.ait_params(ait.SEQ, 1), walked),
                  equal("AIT of optimizer states, seq bsz / 4: 8 operations over what an update reads and writes",
-                       source, ait.ait_optimizer(ait.SEQ, 1), RECOMPUTE_FLOPS * ait.SEQ / (2 * state)),
+                       formula, ait.ait_optimizer(ait.SEQ, 1), RECOMPUTE_FLOPS * ait.SEQ / (2 * state)),
                  between("AIT of activation checkpoints, width 2048, 24 hd: 8 operations over a block's input twice; "
-                         "biases and norms add up to", source, 0, 0.1,
+                         "biases and norms add up to", formula, 0, 0.1,
                          100 * (activations / ait.ait_activations(2048) - 1), "%")),
         *of_kind("simulated",
                  between("70 GB/s suffice for parameters and gradients at batch 1: computing takes of the time", source,
@@ -104,16 +106,19 @@ def loading() -> Demo:
     together = {tier: 64 * DGX2 * speed / 1e12 for tier, speed in ait.READ_TOGETHER.items()}
     return Demo("Bandwidth-centric partitioning against broadcasting from the owner", "7.4", [
         *of_kind("simulated", *[
-            holds(f"Effective bandwidth from {TIER[tier]} rises with the ranks, up to the 70 GB/s that GPUs pass on",
-                  source, ", ".join(f"{value:g}" for value in by[tier]) + " GB/s",
+            holds(f"Effective bandwidth from {name} rises with the ranks, up to the 70 GB/s that GPUs pass on",
+                  f"formula of {source}",
+                  ", ".join(f"{min(ranks * link, PASSED_ON):g}" for ranks in counts) + " GB/s",
                   ", ".join(f"{value:.3g}" for value in played[tier]),
-                  all(isclose(a, b, rel_tol=0.005) for a, b in zip(by[tier], played[tier], strict=True)))
-            for tier in by],
+                  all(isclose(min(ranks * link, PASSED_ON), value, rel_tol=0.005)
+                      for ranks, value in zip(counts, played[tier], strict=True)))
+            for tier, (name, link) in TIER.items()],
             equal("Ranks from which it is faster than an owner's whole link, CPU memory", "ours", 5, faster),
             given="links of 3.0 and 1.6 GB/s a rank, each piece read while the one before is gathered"),
         definition("Broadcast from the owner: one PCIe link, however many ranks there are", "lecture 7.3, 7.4", owner,
                    "GB/s"),
-        equal("Each of 16 ranks loads 1/16 of the parameters: what they keep at stage 3, together over 2 psi", source,
+        equal("Each of 16 ranks loads 1/16 of the parameters: what they keep at stage 3, together over 2 psi",
+              f"formula of {source}",
               [1 / 16, 1.0], _kept_shares(), kind="planned"),
         *of_kind("published",
                  between("3.0 GB/s a GPU, 64 DGX-2 nodes together: more than the 3 TB/s that are printed", source, 3,

@@ -37,8 +37,8 @@ def activations_and_buffers() -> Demo:
     return Demo("Activations, temporary buffers, working memory", "6.1, 6.2, 6.4", [
         rounds_to("1.5B, batch 32: 12 hd batch seq layers elements of float16 are about", "ZeRO sec. 3.2", "60",
                   whole / GB, "GB"),
-        definition("1.5B: recompute keeps 2 bsz seq hd nl / ci bytes (a twelfth of that; the number is ours)",
-                   "lecture 6.1; ZeRO-Infinity sec. 3", kept / GB, "GB"),
+        definition("1.5B: recompute keeps 2 bsz seq hd nl / ci bytes, a twelfth of that",
+                   "formula of lecture 6.1; ZeRO-Infinity sec. 3", kept / GB, "GB"),
         between("125 blocks of width 8192 are 100B: parameters of their tensors, without embeddings",
                 "lecture 6.1; ZeRO", 100, 101, 125 * _block(8192) / GB, "billion", kind="planned"),
         rounds_to("100B, MP 16: recompute keeps on each device, by that formula", "lecture 6.1", "67.1", large / GB,
@@ -147,7 +147,7 @@ def fragments() -> Demo:
                  given=given),
         *of_kind("simulated",
                  equal(f"{len(others)} other choices of temporaries: with the block the request succeeds, for all that "
-                       "is free is one hole", source, len(others), helped),
+                       "is free is one hole", "ours", len(others), helped),
                  between("without, it fails in some: whether it does depends on the sizes", "ours", 1, len(others) - 1,
                          fail, "of them"),
                  given="sizes on a grid"),
