@@ -103,7 +103,8 @@ def bytes_kept(runs: Runs) -> Demo:
     return Demo("Bytes of model states on each rank", "3.5", [
         *of_kind("counted", *[
             equal(f"{LABEL[stage]}, right after backward, each rank: {whole} psi + {divided} psi/N",
-                  "formula of lecture 3.5; ZeRO sec. 5", [whole * PSI + divided * PSI // RANKS] * RANKS, counted[stage], "bytes")
+                  "formula of lecture 3.5; ZeRO sec. 5", [whole * PSI + divided * PSI // RANKS] * RANKS, counted[stage],
+                  "bytes")
             for stage, (whole, divided) in KEPT.items()],
             equal("Bytes a parameter: data parallel, ZeRO-1, 2, 3", "lecture 3.5", [16.0, 7.0, 5.5, 4.0],
                   [counted[stage][0] / PSI for stage in "0123"]),
@@ -117,8 +118,8 @@ def bytes_kept(runs: Runs) -> Demo:
                   memory["3"][0]["peak_action"], memory["3"][0]["peak_action"].startswith("Backward(1,")),
             equal("ZeRO-3's peak: shards; reduced gradients of units 4, 3, 2; of unit 1 the whole parameters and the "
                   "whole gradient", exercise, [114_296, 10_088, 18_624, 18_624], parts, "bytes"),
-            equal("Data parallelism's peak, each rank: 4 bytes a parameter of the largest unit more", "formula of lecture 2.3",
-                  [16 * PSI + 4 * max(UNITS)] * RANKS, peaks["0"], "bytes")),
+            equal("Data parallelism's peak, each rank: 4 bytes a parameter of the largest unit more",
+                  "formula of lecture 2.3", [16 * PSI + 4 * max(UNITS)] * RANKS, peaks["0"], "bytes")),
     ], table(["after backward", "param", "unreduced grad", "grad", "optim", "sum", "/ psi", "peak"], rows),
         figures={"02-states": lambda: figures.counted_states({LABEL[stage]: each[0] for stage, each in memory.items()},
                                                              PSI)},

@@ -169,19 +169,19 @@ def hybrid(world: Any) -> Demo:
 def _between_hosts(size: int, within: int, full: int) -> list[Claim]:
     """size: M. within, full: bytes that a rank sends to another host, hybrid and fully sharded."""
     source, exercise = "lecture 5.5; FSDP sec. 3.2.2", "lecture 5.5, exercise 6; FSDP sec. 3.2.2"
-    psi, printed = size // 2, sharding.hybrid_sharding_printed(size, WORLD, HOST)
+    formula, psi, printed = f"formula of {exercise}", size // 2, sharding.hybrid_sharding_printed(size, WORLD, HOST)
     return [
         *of_kind("planned",
                  rounds_to("M, the model in float16", exercise, "25.5", size / 1e9, "GB"),
                  rounds_to("Hybrid, F = 8: a rank sends to another host in a step", exercise, "5.58", within / 1e9,
                            "GB"),
                  rounds_to("that is, over M", "lecture exercise 6", "0.22", within / size),
-                 equal("Hybrid: 2 M (W - F) / (F W), the ring's all-reduce of M/F over W/F replicas", f"formula of {exercise}",
+                 equal("Hybrid: 2 M (W - F) / (F W), the ring's all-reduce of M/F over W/F replicas", formula,
                        sharding.hybrid_sharding(size, WORLD, HOST), within, "bytes"),
                  rounds_to("Full sharding: a rank whose ring leaves the host there sends", exercise, "75.29",
                            full / 1e9, "GB"),
                  rounds_to("that is, over M", "lecture exercise 6", "2.95", full / size),
-                 equal("Full sharding: 3 M (W - 1) / W", f"formula of {exercise}", sharding.full_sharding(size, WORLD), full, "bytes"),
+                 equal("Full sharding: 3 M (W - 1) / W", formula, sharding.full_sharding(size, WORLD), full, "bytes"),
                  between("Hybrid divides what leaves the host by about 13", source, 13, 14, full / within, "times"),
                  holds("FSDP prints 2 M (W - 1) / (F W) for hybrid: more than the ring sends", "ours",
                        "by (W - 1) / (W - F), 12.5 %", f"by {100 * (printed / within - 1):.4g} %",

@@ -79,9 +79,9 @@ def _step(units: int, numel: int, settings: StepSettings) -> Setup:
     return set_up(flat(units * numel, units).spec, WORLD, settings)
 
 
-def _play(machine: Machine = LECTURE, **settings: Any) -> Timeline:
-    """The same of the 13B model's blocks."""
-    return _played(BLOCKS, BLOCK, _costs(machine), **settings)
+def _play(machine: Machine | None = None, **settings: Any) -> Timeline:
+    """The same of the 13B model's blocks, on the lecture's machine unless another is given."""
+    return _played(BLOCKS, BLOCK, _costs(machine or LECTURE), **settings)
 
 
 def _costs(machine: Machine) -> Costs:
