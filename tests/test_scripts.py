@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import re
 import shutil
 import sys
 from pathlib import Path
@@ -116,9 +117,8 @@ def test_all_at_once(launch, tmp_path):
     report = (tmp_path / "out" / "report.md").read_text()
     assert f"**{count} claims, {count} agree.**" in report and "**NO**" not in report
     assert "do not come out" not in report and f"\n{count} claims, {count} agree.\n" in end.stdout
-    kinds = {row[1].split(",")[0].split(":")[0]: list(map(int, row[2:5]))
-             for row in (line.split(" | ") for line in report.replace("| ", " | ").splitlines()) if len(row) == 5
-             for row in [[cell.strip(" |") for cell in row]] if row[2].isdigit()}
+    kinds = {kind: list(map(int, counts)) for kind, *counts in re.findall(
+        r"^\| (\w+)[^|]* \| (\d+) \| (\d+) \| (\d+) \|$", report, re.MULTILINE)}
     assert sum(row[0] for row in kinds.values()) == count
     assert kinds["definition"][:2] == [0, 0] and kinds["definition"][2] > 0
     assert all(kinds[kind][0] == kinds[kind][1] > 20 for kind in kinds if kind != "definition") and len(kinds) == 7
@@ -340,6 +340,9 @@ def test_sixteen_bits(load):
     for x in np.random.default_rng(0).normal(size=1000):
         assert small.half(x) == np.float16(x) and small.single(x) == np.float32(x)
         assert small.brain(x) == float(np.float32(x).astype(bfloat16))
+    for ties in (1, 3):
+        tie = 0.5 + ties * 2.0**-9
+        assert small.brain(tie) == float(np.float32(tie).astype(bfloat16)) == 0.5 + (ties // 2) * 2.0**-7
 
 
 def test_sums_in_the_order_of_the_rings(load):
