@@ -58,7 +58,8 @@ def bytes_per_parameter() -> Demo:
                          16, 32, shaped.after_backward_bytes / GB, "GB")),
         equal("With a resident float32 gradient: what DeepSpeed's and Megatron's own formulas give for one rank",
               "lecture 2.3; ZeRO-Infinity sec. 3", [20.0, 20.0], others, "bytes a parameter", kind="published"),
-        definition("So 1B parameters take, on each GPU", lecture, 20, "GB"),
+        definition("So 1B parameters take, on each GPU", lecture,
+                   states.bytes_per_parameter(fp32_grad=True) * BILLION / GB, "GB"),
     ], table(["state", "bytes", "type"], [[name, size, f"float{8 * size}"] for name, size in states.STATES.items()]),
         "1.5B is rounded down: the shape has 1.56B. Our runs keep no float32 gradient, so the 20 bytes are others'.",
         data={"states": states.STATES, "after_backward": plan.after_backward_bytes, "peak": plan.peak_bytes})

@@ -121,6 +121,9 @@ def test_all_at_once(launch, tmp_path):
         r"^\| (\w+)[^|]* \| (\d+) \| (\d+) \| (\d+) \|$", report, re.MULTILINE)}
     assert sum(row[0] for row in kinds.values()) == count
     assert kinds["definition"][:2] == [0, 0] and kinds["definition"][2] > 0
+    readme = (ROOT / "README.md").read_text()
+    assert f"Of the {count} claims that" in readme
+    assert all(re.search(rf"\b{kinds[kind][0]}\b", readme) for kind in kinds if kind != "definition")
     assert all(kinds[kind][0] == kinds[kind][1] > 20 for kind in kinds if kind != "definition") and len(kinds) == 7
     assert "B3BBBBBBB2BBBBBBB1BBBBBBB0BBBBBB" in report and data["02_zero_stages"]["where"] in report
     figures = [name for each in data.values() for demo in each["demos"] for name in demo["figures"]]
