@@ -12,10 +12,9 @@ from functools import partial
 from typing import Any
 
 import claims
-from claims import Claim, Demo, between, equal, holds
+from claims import Claim, Demo, between, equal, holds, of_kind
 
 import figures
-from mpizero.papers.states import form_text, per_parameter
 from mpizero.schedule import STRATEGIES
 from mpizero.schedule.actions import AllGatherParam, Backward
 from mpizero.text import table
@@ -26,7 +25,8 @@ STEPS, FEW_STEPS = 50, 10  # of four ranks, of fewer
 UNITS = [3168, 9312, 9312, 9312, 1552]
 PSI = sum(UNITS)
 LABEL = {"0": "data parallel", "1": "ZeRO-1", "1-allreduce": "ZeRO-1, all-reduce", "2": "ZeRO-2", "3": "ZeRO-3"}
-FORMULA = {stage: stage[0] for stage in STRATEGIES}  # both ways of stage 1 keep the same
+# a psi + b psi/N bytes a rank, as the lecture has it; both ways of stage 1 keep the same
+KEPT = {"0": (16, 0), "1": (4, 12), "1-allreduce": (4, 12), "2": (2, 14), "3": (0, 16)}
 VOLUME = {"0": 2, "1": 2, "1-allreduce": 3, "2": 2, "3": 3}  # psi elements that a rank sends, times (N-1)/N
 FAR, APART, CLOSE = 1.5, 0.05, 5  # ours: times the loss, difference of parameters, percent of the loss
 Summary = dict[str, Any]
@@ -62,12 +62,12 @@ def same_bits(runs: Runs) -> Demo:
             for name, summary in named.items()]
     return Demo("Four ranks, 50 steps: ZeRO computes what data parallelism computes", "3.4", [
         equal("Parameters, in five units, one for each Linear", "lecture 0.4, exercise 5", UNITS, dp["units"],
-              how="counted"),
+              kind="counted"),
         *[_same(LABEL[stage], summary, dp, source) for stage, summary in every.items() if stage != "0"],
         holds("The order of additions matters: one all-reduce of the whole gradient is cut otherwise, so adds in "
-              "another order", source, "other bits", bits, bits == "other bits", how="measured"),
+              "another order", source, "other bits", bits, bits == "other bits", kind="measured"),
         between("Other bits, but close: the mean of the 50 losses differs by less than", source, None, CLOSE,
-                100 * abs(sum(whole["losses"]) / sum(dp["losses"]) - 1), "%", how="measured"),
+                100 * abs(sum(whole["losses"]) / sum(dp["losses"]) - 1), "%", kind="measured"),
     ], table(["strategy", "first loss", "last loss", "held-out loss", "weights, sha256"], rows),
         f"the data (a fixed random teacher) and the initial weights, so the losses are not the lecture's; `close` "
         f"means {CLOSE} %. A single late loss in float16 differs by more, and by how much depends on the processor.",
@@ -81,7 +81,7 @@ def _same(label: str, summary: Summary, dp: Summary, source: str) -> Claim:
     different = [key for key in keys if summary[key] != dp[key]]
     return holds(f"{label}: weights, moments and all losses are data parallelism's, bit for bit", source,
                  "the same bits",
-                 f"others: {', '.join(different)}" if different else "the same bits", not different, how="measured")
+                 f"others: {', '.join(different)}" if different else "the same bits", not different, kind="measured")
 
 
 def bytes_kept(runs: Runs) -> Demo:
@@ -91,7 +91,9 @@ def bytes_kept(runs: Runs) -> Demo:
     counted = {stage: [row["after_backward"] for row in rows] for stage, rows in memory.items()}
     peaks = {stage: [row["peak"] for row in rows] for stage, rows in memory.items()}
     live = peak_of(runs.world, "3", Backward(1, 0))
-    parts = [live["param"] + live["optim"], live["grad"], live["unsharded_param"] + live["unsharded_grad"]]
+    parts = [live["param"] + live["optim"], live["grad"], live["unsharded_param"], live["unsharded_grad"]]
+    redundant = {stage: sum(row["by_kind"]["optim"]["after_backward"] for row in rows)
+                 for stage, rows in memory.items()}
     off = sum(row["after_backward"] != row["planned_after_backward"] or row["peak"] != row["planned_peak"]
               for rows in memory.values() for row in rows)
     kinds = ("param", "unsharded_grad", "grad", "optim")
@@ -99,20 +101,25 @@ def bytes_kept(runs: Runs) -> Demo:
              rank_0["after_backward"] / PSI, rank_0["peak"]] for stage, (rank_0, *_) in memory.items()]
     exercise = "lecture 3.5, exercise 5"
     return Demo("Bytes of model states on each rank", "3.5", [
-        *[equal(f"{LABEL[stage]}, right after backward, each rank: {form_text(FORMULA[stage])}",
-                "lecture 3.5; ZeRO sec. 5", [int(PSI * per_parameter(FORMULA[stage], RANKS))] * RANKS, counted[stage],
-                "bytes", how="counted") for stage in STRATEGIES],
-        equal("Bytes a parameter: data parallel, ZeRO-1, 2, 3", "lecture 3.5", [16.0, 7.0, 5.5, 4.0],
-              [counted[stage][0] / PSI for stage in "0123"], how="counted"),
-        equal("Ranks, under all strategies, whose bytes after backward or at the peak are not the planned ones", "ours",
-              0, off, how="counted"),
-        equal("ZeRO-3's peak, each rank", exercise, [161_632] * RANKS, peaks["3"], "bytes", how="counted"),
-        holds("ZeRO-3's peak comes in the backward of unit 1", exercise, "Backward(1)", memory["3"][0]["peak_action"],
-              memory["3"][0]["peak_action"].startswith("Backward(1,"), how="counted"),
-        equal("ZeRO-3's peak: shards; reduced gradients of units 4, 3, 2; whole parameters and gradient of unit 1",
-              exercise, [114_296, 10_088, 37_248], parts, "bytes", how="counted"),
-        equal("Data parallelism's peak, each rank: 4 bytes a parameter of the largest unit more", "lecture 2.3",
-              [16 * PSI + 4 * max(UNITS)] * RANKS, peaks["0"], "bytes", how="counted"),
+        *of_kind("counted", *[
+            equal(f"{LABEL[stage]}, right after backward, each rank: {whole} psi + {divided} psi/N",
+                  "formula of lecture 3.5; ZeRO sec. 5", [whole * PSI + divided * PSI // RANKS] * RANKS, counted[stage],
+                  "bytes")
+            for stage, (whole, divided) in KEPT.items()],
+            equal("Bytes a parameter: data parallel, ZeRO-1, 2, 3", "lecture 3.5", [16.0, 7.0, 5.5, 4.0],
+                  [counted[stage][0] / PSI for stage in "0123"]),
+            equal("Optimizer states of all ranks together, 12 psi each: data parallelism keeps them N times, ZeRO once",
+                  "lecture 1", [RANKS, 1, 1, 1], [round(redundant[stage] / (12 * PSI), 6) for stage in "0123"],
+                  "copies"),
+            equal("Ranks, under all strategies, whose bytes after backward or at the peak are not the planned ones",
+                  "ours", 0, off),
+            equal("ZeRO-3's peak, each rank", exercise, [161_632] * RANKS, peaks["3"], "bytes"),
+            holds("ZeRO-3's peak comes in the backward of unit 1", exercise, "Backward(1)",
+                  memory["3"][0]["peak_action"], memory["3"][0]["peak_action"].startswith("Backward(1,")),
+            equal("ZeRO-3's peak: shards; reduced gradients of units 4, 3, 2; of unit 1 the whole parameters and the "
+                  "whole gradient", exercise, [114_296, 10_088, 18_624, 18_624], parts, "bytes"),
+            equal("Data parallelism's peak, each rank: 4 bytes a parameter of the largest unit more",
+                  "formula of lecture 2.3", [16 * PSI + 4 * max(UNITS)] * RANKS, peaks["0"], "bytes")),
     ], table(["after backward", "param", "unreduced grad", "grad", "optim", "sum", "/ psi", "peak"], rows),
         figures={"02-states": lambda: figures.counted_states({LABEL[stage]: each[0] for stage, each in memory.items()},
                                                              PSI)},
@@ -132,16 +139,16 @@ def bytes_sent(runs: Runs) -> Demo:
     return Demo("Bytes that each rank sends in a step", "4.1, 4.2", [
         *[equal(f"{LABEL[stage]} sends {volume} psi (N-1)/N elements: each rank, over 2 psi bytes",
                 "lecture 4.1, 4.2; ZeRO sec. 7",
-                [{2: 1.5, 3: 2.25}[volume]] * RANKS, [nbytes / (2 * PSI) for nbytes in sent[stage]], how="counted")
+                [{2: 1.5, 3: 2.25}[volume]] * RANKS, [nbytes / (2 * PSI) for nbytes in sent[stage]], kind="counted")
           for stage, volume in VOLUME.items()],
         equal("ZeRO-1 as the slides draw it, with an all-reduce, sends so many times what the paper's does",
-              "lecture 4.2, exercise 3", 1.5, sent["1-allreduce"][0] / sent["1"][0], "times", how="counted"),
+              "lecture 4.2, exercise 3", 1.5, sent["1-allreduce"][0] / sent["1"][0], "times", kind="counted"),
         equal("ZeRO-1 as the slides draw it keeps as much as the paper's", "lecture 4.2", kept["1"],
-              kept["1-allreduce"], "bytes", how="counted"),
-        equal("Messages of ZeRO-3: three collectives a unit, each of N - 1 rounds", "lecture 4.2",
-              3 * len(UNITS) * (RANKS - 1), traffic["3"][0]["messages_per_step"], how="counted"),
+              kept["1-allreduce"], "bytes", kind="counted"),
+        equal("Messages of ZeRO-3: three collectives a unit, each of N - 1 rounds", "formula of lecture 4.2",
+              3 * len(UNITS) * (RANKS - 1), traffic["3"][0]["messages_per_step"], kind="counted"),
         equal("Steps, under all strategies and of all ranks, that sent other than the planned bytes", "ours", 0, off,
-              how="counted"),
+              kind="counted"),
     ], table(["strategy", "reduce-scatter", "all-gather", "all-reduce", "sent", "/ 2 psi", "messages"], rows)
         + "\nbytes, without the few that ranks exchange to agree on overflow and norm",
         figures={"02-traffic": lambda: figures.counted_traffic({LABEL[stage]: each[0]["by_op"]
@@ -157,19 +164,20 @@ def forgotten_gather(runs: Runs) -> Demo:
     rows = [[name, summary["losses"][-1], summary["eval_loss"], summary["replicas_equal"]]
             for name, summary in (("right", right), ("without the all-gather after the update", wrong))]
     return Demo("A common mistake: ZeRO-2 without the all-gather after the update", "4.3", [
-        equal("No error, no crash: steps that ran", source, STEPS, len(wrong["losses"]), how="measured"),
+        equal("No error, no crash: steps that ran", source, STEPS, len(wrong["losses"]), kind="measured"),
         equal("Each rank: the share of parameters that others own, and that keep their initial value", source,
-              [0.75] * RANKS, wrong["stale"], how="measured"),
-        between("The loss is far worse: the last one over the right one (1.68 over 0.89 on the lecture's data)", source,
-                FAR, None, wrong["losses"][-1] / right["losses"][-1], "times", how="measured"),
+              [0.75] * RANKS, wrong["stale"], kind="measured"),
+        between(f"The loss is far worse: the last one over the right one (the lecture's 1.68 over 0.89 are "
+                f"{1.68 / 0.89:.2f}, on its data)", source, FAR, None, wrong["losses"][-1] / right["losses"][-1],
+                "times", kind="measured"),
         between("The same on held-out samples", source, FAR, None, wrong["eval_loss"] / right["eval_loss"], "times",
-                how="measured"),
+                kind="measured"),
         between("Replicas drift apart: largest difference (0.08 to 0.09 on the lecture's data)", source, APART, None,
-                wrong["largest_difference"], how="measured"),
+                wrong["largest_difference"], kind="measured"),
         holds("Comparing checksums between ranks finds it, and finds nothing in the right run", source, "found",
-              wrong["mismatches"][0] if found else "not so", found, how="measured"),
+              wrong["mismatches"][0] if found else "not so", found, kind="measured"),
         holds("The validator refuses such a list of actions before it runs", "ours", "refused",
-              wrong["refused"] or "accepted", bool(wrong["refused"]), how="measured"),
+              wrong["refused"] or "accepted", bool(wrong["refused"]), kind="planned"),
     ], table(["ZeRO-2", "last loss", "held-out loss", "replicas equal"], rows),
         f"the data, so the losses; that {FAR} times the loss is far, and {APART} a drift.",
         data={key: wrong[key] for key in ("losses", "eval_loss", "stale", "largest_difference", "mismatches")})
@@ -185,13 +193,13 @@ def fewer_ranks(runs: Runs) -> Demo:
         every = runs.all(ranks)
         padded = every["0"]["padded_psi"]
         found.append(equal(f"N = {ranks}: elements of padding", "lecture 3.6", 2 if ranks == 3 else 0, padded - PSI,
-                           how="counted"))
+                           kind="counted"))
         for stage, summary in every.items():
             rank_0 = [summary["memory"][0]["after_backward"], summary["traffic"][0]["sent_bytes_per_step"]]
             rows.append([ranks, LABEL[stage], padded, *rank_0, summary["traffic"][0]["messages_per_step"]])
             found.append(equal(f"N = {ranks}, {LABEL[stage]}: bytes after backward, bytes sent in a step, with "
-                               f"psi' = {padded:,}", "lecture 3.6; ZeRO sec. 5, 7",
-                               [kept[ranks][int(FORMULA[stage])], sent[ranks][VOLUME[stage]]], rank_0, how="counted"))
+                               f"psi' = {padded:,}", "formula of lecture 3.6; ZeRO sec. 5, 7",
+                               [kept[ranks][int(stage[0])], sent[ranks][VOLUME[stage]]], rank_0, kind="counted"))
             if stage != "0":
                 found.append(_same(f"N = {ranks}, {LABEL[stage]}", summary, every["0"], "lecture 3.4, 3.6"))
     return Demo("Fewer ranks, and padding", "3.6", found,

@@ -1,19 +1,24 @@
 """States off the device: optimal partition, delayed updates, bandwidth, loading, the largest model.
 
-Needs neither ranks nor MPI.
+Needs neither ranks nor MPI. Demos 3 and 4 stand in bandwidth.py.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+from math import isclose
 
 import claims
-from claims import Demo, between, equal, holds, rounds_to
+from bandwidth import bandwidth_needs, loading
+from claims import Claim, Demo, between, equal, holds, of_kind, quoted, rounds_to
 
-import figures
 from mpizero.machine import RECOMPUTE_FLOPS
 from mpizero.papers import intensity as ait
 from mpizero.papers import offload, partition
+from mpizero.planner import plan_memory
+from mpizero.planner.model import flat
+from mpizero.schedule import StepSettings, set_up
 from mpizero.text import table
 
 EXAMPLE = "python scripts/04_offload.py --json offload.json"
@@ -22,9 +27,7 @@ UPDATE = {"p32", "m32", "v32", "update", "float2half"}  # the update and the sta
 TABLE_1 = {
     frozenset(): (0, 16), frozenset({"g16"}): (4, 14), frozenset(UPDATE): (4, 4), frozenset(UPDATE | {"g16"}): (4, 2),
 }
-DGX2 = 16  # GPUs
 BATCHES = (1, 2, 4, 8, 16, 32)
-TIER = {"cpu": "CPU memory", "nvme": "NVMe"}
 CLOSE = 1.5  # times: bounds by division against models that ran
 
 
@@ -34,12 +37,18 @@ def partitions() -> Demo:
     few = {frozenset(each.host): (each.traffic, each.device_bytes) for each in every
            if each.traffic <= partition.MINIMUM}
     six = [each for each in every if each.traffic == 6]
+    split = [each.traffic for each in every if 0 < len(UPDATE & set(each.host)) < len(UPDATE)]
+    without = [each.traffic for each in every if "p16" in each.host]
     shown = sorted((each for each in every if each.traffic <= 6), key=lambda each: (each.traffic, -each.device_bytes))
     source, zero_infinity = "lecture 7.1; ZeRO-Offload sec. 3", "lecture 7.1; ZeRO-Infinity sec. 5"
     return Demo("Which nodes should leave the device? All 128 answers", "7.1", [
-        equal("Partitions, with forward and backward fixed on the device", source, 128, len(every)),
+        equal("Different partitions, with forward and backward fixed on the device", source, 128,
+              len({frozenset(each.host) for each in every})),
         equal("Least traffic of a partition that offloads anything", source, 4,
               min(each.traffic for each in every if each.host), "M bytes"),
+        equal("Least traffic if the float32 states, update and float2half are not on one side", source, 6, min(split),
+              "M bytes"),
+        equal("Least traffic if p16 leaves the device", source, 6, min(without), "M bytes"),
         equal("Partitions that move at most 4M bytes", source, 4, len(few)),
         holds("They are table 1's: traffic and device memory 0 and 16M, 4M and 14M, 4M and 4M, 4M and 2M",
               "lecture 7.1; ZeRO-Offload table 1", "4 rows, the same nodes and bytes",
@@ -47,100 +56,96 @@ def partitions() -> Demo:
         equal("Partitions of least device memory among them: the optimum is unique", source, 1, len(best)),
         equal("Data that the optimum leaves on the device", source, "p16",
               " ".join(node for node in partition.SIZES if node not in best[0].host)),
-        equal("Partitions that move 6M bytes", source, 6, len(six)),
-        equal("Of those, leave nothing on the device", zero_infinity, 1, sum(each.device_bytes == 0 for each in six)),
-        holds("It is ZeRO-Infinity's choice, which takes off the device", zero_infinity,
+        equal("Partitions that move 6M bytes and leave nothing on the device", zero_infinity, 1,
+              sum(each.device_bytes == 0 for each in six)),
+        equal("Partitions that move 6M bytes, counted here", "ours", 6, len(six)),
+        holds("The one is ZeRO-Infinity's choice, which takes off the device", zero_infinity,
               "every node but forward and backward",
               " ".join(infinity.host), infinity in six and set(infinity.host) == set(partition.FREE)),
+        equal("It moves more than ZeRO-Offload's", zero_infinity, 2, infinity.traffic - best[0].traffic, "M bytes"),
     ], table(["traffic / M", "on the device / M", "nodes on the host"],
              [[each.traffic, each.device_bytes, " ".join(each.host) or "-"] for each in shown]),
         data={"partitions": [vars(each) for each in every]})
 
 
+# -- delayed update ----------------------------------------------------------------------------------------------------
+
+
 def delayed_update() -> Demo:
     """Demo 2."""
     steps = [offload.offload_step(offload.PUBLISHED_PARAMS, batch) for batch in BATCHES]
-    eight, gains, update = steps[BATCHES.index(8)], [step.gain for step in steps], offload.PUBLISHED_UPDATE
+    eight, gains = steps[BATCHES.index(8)], [step.gain for step in steps]
     source = "lecture 7.2; ZeRO-Offload sec. 6.2"
     rows = [[step.batch, step.gpu, step.cpu, step.seconds, step.delayed_seconds, step.gain,
              step.flops / step.seconds / 1e12, step.flops / step.delayed_seconds / 1e12] for step in steps]
+    first = next(i for i, step in enumerate(steps) if step.gpu >= step.cpu)
     return Demo("A step of ZeRO-Offload, with and without the delayed parameter update (DPU)", "7.2", [
-        between("10B parameters on one V100, micro batch 8: more than", source, 40, None,
-                eight.flops / eight.seconds / 1e12, "TFLOP/s", how="estimated"),
-        between("DPU at micro batch 8 makes a step faster by as much as published, over model sizes", source,
-                *offload.PUBLISHED_DELAYED, eight.gain, "times", how="estimated"),
-        holds("DPU gains the more the smaller the batch, as long as the GPU computes longer than the CPU updates",
-              "lecture 7.2; ZeRO-Offload sec. 5", "falling from batch 2 on",
-              ", ".join(f"{gain:.3g}" for gain in gains[1:]),
-              gains[1:] == sorted(gains[1:], reverse=True), how="estimated"),
-        between("Gradients go down while backward computes: their seconds over backward's, micro batch 8",
-                "lecture 7.2; ZeRO-Offload sec. 4", None, 1, eight.down / eight.backward, how="estimated"),
-        between("10B updated by CPU-Adam (2.57 s) and by PyTorch on the CPU (14.76 s): more than five times as fast",
-                "lecture 7.2; ZeRO-Offload table 4", 5, None, update["PyTorch's Adam on the CPU"] / update["CPU-Adam"],
-                "times", how="published"),
+        *of_kind("simulated",
+                 between("10B parameters on one V100, micro batch 8: more than", source, 40, None,
+                         eight.flops / eight.seconds / 1e12, "TFLOP/s"),
+                 between("DPU at micro batch 8 makes a step faster by as much as published, over model sizes", source,
+                         *offload.PUBLISHED_DELAYED, eight.gain, "times"),
+                 holds("DPU gains the more the smaller the batch, as long as the GPU computes longer than the CPU "
+                       "updates", "lecture 7.2; ZeRO-Offload sec. 5", "falling",
+                       ", ".join(f"batch {BATCHES[i]}: {gain:.3g}" for i, gain in enumerate(gains) if i >= first),
+                       gains[first:] == sorted(gains[first:], reverse=True) and len(gains[first:]) > 2),
+                 between("Gradients go down while backward computes: their seconds over backward's, micro batch 8",
+                         "lecture 7.2; ZeRO-Offload sec. 4", None, 1, eight.down / eight.backward),
+                 holds("100 steps on a GPU and a CPU, played one by one with an update a step late, take 100 times the "
+                       "longer of both, but for the first and the last",
+                       "ours", ", ".join(f"{step.delayed_seconds:.3f}" for step in steps) + " s a step",
+                       ", ".join(f"{_played(step) / 99:.3f}" for step in steps),
+                       all(isclose(_played(step), 99 * step.delayed_seconds) for step in steps)),
+                 given="a V100 at half its peak, PCIe of 12 GB/s"),
+        *_other_gpus(), *_published_updates(),
     ], table(["micro batch", "GPU s", "CPU s", "step s", "with DPU s", "times faster", "TFLOP/s", "with DPU"], rows),
         "a V100 at half of its 125 TFLOP/s, sequence 1024, recompute, 12 GB/s of PCIe each way, and CPU-Adam as "
         "published. An estimate: it shows trend and size, not the published seconds.",
         data={"steps": [vars(step) for step in steps]})
 
 
-def bandwidth_needs() -> Demo:
-    """Demo 3."""
-    params, optimizer = ait.ait_params(ait.SEQ, 1), ait.ait_optimizer(ait.SEQ, 1)
-    activations = ait.ait_activations(2048)
-    share = {need.what: 100 * need.efficiency for need in ait.needs() if need.given == "bandwidth"}
-    needed = {need.what: need.bandwidth for need in ait.needs() if need.given == "efficiency"}
-    source = "lecture 7.3; ZeRO-Infinity sec. 4"
-    rows = [[need.what, need.ait, need.bandwidth / 1e9, 100 * need.efficiency, need.given] for need in ait.needs()]
-    return Demo("What bandwidth must a slow memory have?", "7.3", [
-        equal("AIT of parameters and gradients: 8 operations a token for 4 x 2 bytes a parameter", source,
-              RECOMPUTE_FLOPS * ait.SEQ / 8, params),
-        equal("AIT of optimizer states: for 2 x 16 bytes", source, RECOMPUTE_FLOPS * ait.SEQ / 32, optimizer),
-        equal("AIT of activation checkpoints of width 2048, one a block: 24 hd", source, 24.0 * 2048,
-              float(activations)),
-        between("70 GB/s suffice for parameters and gradients at batch 1: efficiency above", source, 50, None,
-                share["parameters and gradients, batch 1"], "%"),
-        rounds_to("70 GB/s, parameters and gradients at batch 1: efficiency by the formula", "lecture 7.3", "50.6",
-                  share["parameters and gradients, batch 1"], "%"),
-        rounds_to("Parameters and gradients at batch 2 need for 90 %", "lecture exercise 7", "308",
-                  needed["parameters and gradients, batch 2"] / 1e9, "GB/s"),
-        rounds_to("Optimizer states at batch 2 need for 90 % (the paper: about 1.5)", "lecture exercise 7", "1.23",
-                  needed["optimizer states, batch 2"] / 1e12, "TB/s"),
-        between("1.5 TB/s suffice for optimizer states at batch 2: efficiency above", source, 90, None,
-                share["optimizer states, batch 2"], "%"),
-        between("2 GB/s suffice for activation checkpoints of width 2048: efficiency above", source, 50, None,
-                share["activation checkpoints, hd 2048"], "%"),
-        between("Activation checkpoints of width 8192 need for 50 % less than", source, None, 1,
-                ait.bandwidth_for(0.5, ait.ait_activations(8192)) / 1e9, "GB/s"),
-        between("One PCIe link of 12 GB/s is the difficulty: efficiency for parameters and gradients at batch 1",
-                "lecture 7.3", None, 20, 100 * ait.efficiency(params, ait.PCIE), "%"),
-    ], table(["what", "AIT", "bandwidth GB/s", "efficiency %", "given"], rows),
-        "70 TFLOP/s of a V100 in practice and sequence 1024 are the paper's; below 20 % stands for `a difficulty`.",
-        {"04-efficiency": figures.efficiency}, {"needs": [vars(need) for need in ait.needs()]})
+def _played(step: offload.OffloadStep, count: int = 100) -> float:
+    """Seconds between the end of the first and of the last of `count` steps: the GPU computes step i with what the CPU
+    has updated after step i - 2."""
+    gpu = cpu = before = first = 0.0
+    for i in range(count):
+        gpu = max(gpu, before) + step.gpu
+        before, cpu = cpu, max(cpu, gpu) + step.cpu
+        first = cpu if i == 0 else first
+    return cpu - first
 
 
-def loading() -> Demo:
-    """Demo 4."""
-    counts, cap, owner = (1, 2, 4, 8, 16, 32, 64), ait.GPU_LINK / 1e9, ait.owner_broadcast() / 1e9
-    by = {tier: [ait.bandwidth_centric(ranks, tier) / 1e9 for ranks in counts] for tier in ait.READ_TOGETHER}
-    source = "lecture 7.4; ZeRO-Infinity sec. 6.1"
-    together = {tier: 64 * DGX2 * speed / 1e12 for tier, speed in ait.READ_TOGETHER.items()}
-    return Demo("Bandwidth-centric partitioning against broadcasting from the owner", "7.4", [
-        *[holds(f"Twice the ranks load twice as fast from {TIER[tier]}, up to the 70 GB/s that GPUs pass on", source,
-                "doubling up to 70", ", ".join(f"{value:g}" for value in values) + " GB/s",
-                all(after == min(2 * before, cap) for before, after in zip(values, values[1:], strict=False)))
-          for tier, values in by.items()],
-        equal("Broadcast from the owner: one PCIe link, however many ranks there are", "lecture 7.3, 7.4", 12.0, owner,
-              "GB/s"),
-        between("The 16 GPUs of a DGX-2 load from CPU memory faster than an owner does", source, 1, None,
-                by["cpu"][counts.index(DGX2)] / owner, "times"),
-        between("64 DGX-2 nodes together, CPU memory: more than", source, 3, None, together["cpu"], "TB/s"),
-        between("64 DGX-2 nodes together, NVMe: more than", source, 1.5, None, together["nvme"], "TB/s"),
-    ], table(["ranks", "all-gather, CPU GB/s", "all-gather, NVMe GB/s", "owner GB/s"],
-             [[ranks, *[by[tier][i] for tier in TIER], owner] for i, ranks in enumerate(counts)]),
-        "3.0 and 1.6 GB/s a GPU are the paper's, when all GPUs of a node read together; below 4 ranks an owner's whole "
-        "link is faster.",
-        {"04-loading": figures.loading}, {"ranks": counts, **by})
+def _other_gpus() -> list[Claim]:
+    """Over shares of the V100's peak that are really computed, and speeds of PCIe."""
+    steps = {(share, pcie): offload.offload_step(offload.PUBLISHED_PARAMS, 8, machine=replace(
+        offload.V100, efficiency=share, host_bandwidth=pcie)) for share in (0.3, 0.4, 0.5, 0.6) for pcie in (6e9, 16e9)}
+    low, high = offload.PUBLISHED_DELAYED
+    enough = {share for (share, _), step in steps.items() if step.flops / step.seconds > 40e12}
+    return of_kind(
+        "simulated",
+        equal("DPU's gain is in the published range on each", "lecture 7.2; ZeRO-Offload sec. 6.2", len(steps),
+              sum(low <= step.gain <= high for step in steps.values())),
+        equal("But more than 40 TFLOP/s take a V100 that computes at least at this share of its peak", "ours", 40,
+              round(100 * min(enough)), "%"), given="8 machines: 30 to 60 % of the peak, PCIe of 6 and of 16 GB/s")
+
+
+def _published_updates() -> list[Claim]:
+    """10B parameters."""
+    update, table_4 = offload.PUBLISHED_UPDATE, "lecture 7.2; ZeRO-Offload table 4"
+    ours, others = update["CPU-Adam"], update["PyTorch's Adam on the CPU"]
+    step = RECOMPUTE_FLOPS * offload.PUBLISHED_PARAMS * 8 * ait.SEQ / 40e12
+    return [
+        quoted("Updates of 10B parameters by CPU-Adam, PyTorch's on the CPU, and on a GPU take", table_4,
+               [ours, others, update["Adam on a GPU"]], "s"),
+        between("CPU-Adam is called at least five times as fast as PyTorch's: by the seconds", "ZeRO-Offload sec. 6.2",
+                5, None, others / ours, "times", kind="published"),
+        between("At 40 TFLOP/s, micro batch 8 and sequence 1024 a step takes 16.4 s; without the 2.57 s of its update "
+                "it is faster by as much as published", "lecture 7.2; ZeRO-Offload sec. 6.2, table 4",
+                *offload.PUBLISHED_DELAYED, step / (step - ours), "times", kind="published"),
+    ]
+
+
+# -- the largest model -------------------------------------------------------------------------------------------------
 
 
 def largest() -> Demo:
@@ -149,16 +154,24 @@ def largest() -> Demo:
     names = ("Replicated on one V100 of 32 GB", "ZeRO-Offload on one V100", "ZeRO-Infinity, CPU memory of a DGX-2",
              "ZeRO-Infinity, NVMe of a DGX-2")
     bounds = [each.bound for each in models]
+    replicated = set_up(flat(int(bounds[0])).spec, 1, StepSettings("0"))
+    kept = plan_memory(replicated.lists.step(), replicated.geometry).after_backward_bytes
+    (optimum,) = partition.best(int(bounds[1]))
+    spare = [room for room in range(9) if all(each.published[0] * each.bytes_per_param <= ait.GPU - room * 1e9
+                                              for each in models[:2])]
     return Demo("The largest model", "7.5", [
-        *[holds(f"{name}: the bound is the published size, but for a factor of {CLOSE}", source,
-                _params(*each.published),
-                _params(each.bound), each.published[0] / CLOSE <= each.bound <= each.published[1] * CLOSE)
+        *[holds(f"{name}: the published size is at most the bound by division, and not far below (a factor of {CLOSE}, "
+                "ours)", source, _params(*each.published), _params(each.bound),
+                each.published[0] <= each.bound <= each.published[1] * CLOSE)
           for name, each in zip(names, models, strict=True)],
-        holds("Each system holds a larger model than the one before", "lecture 7.5", "rising",
-              ", ".join(map(_params, bounds)), bounds == sorted(bounds)),
-        between("NVMe of one node against replication: the published 1T is 700 times 1.4B",
-                "lecture 8.2; ZeRO-Infinity sec. 8", 700, None,
-                models[-1].published[0] / models[0].published[0], "times", how="published"),
+        rounds_to("Replicated: the step of the largest model takes of 32 GB, 4 of them kept", "lecture 7.5", "28",
+                  kept / 1e9, "GB", kind="planned"),
+        rounds_to("ZeRO-Offload: what the optimum of demo 1 leaves of the largest model on the device", "lecture 7.5",
+                  "28", optimum.device_bytes / 1e9, "GB"),
+        equal("With as much kept for activations, whole GB, both published sizes still fit: up to", "ours", 6,
+              max(spare), "GB"),
+        between("NVMe of one node against replication: 1T is about 700 times 1.4B", "lecture 8.2; ZeRO-Infinity sec. 8",
+                650, 750, models[-1].published[0] / models[0].published[0], "times", kind="published"),
     ], table(["system", "what takes room", "bound", "published"],
              [[each.system, each.where, _params(each.bound), _params(*each.published)] for each in models]),
         "division alone: 4 GB of each GPU kept for activations and 20 bytes a parameter for ZeRO-Infinity (the "

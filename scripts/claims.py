@@ -1,7 +1,8 @@
-"""Claims, and how they are told: what the four scripts share.
+"""Claims, and how they are told: what the scripts share.
 
-A demo gathers claims: what the lecture and the papers say beside what comes out here, and whether the two agree. `tell`
-runs demos, prints them and writes them as JSON; its status is 1 as soon as one claim does not come out.
+A demo gathers claims: what the lecture and the papers say beside what comes out here, and whether the two agree. Each
+is of a kind, which says where the value comes from. What holds by definition, or is only quoted, is shown and not
+counted. `tell` runs demos, prints them and writes them as JSON; its status is 1 as soon as one claim does not come out.
 """
 
 from __future__ import annotations
@@ -11,8 +12,8 @@ import math
 import os
 import sys
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from decimal import Decimal
 from pathlib import Path
 from textwrap import fill
@@ -39,17 +40,26 @@ Value = bool | int | float | str
 Values = Value | Sequence[Value]
 
 
+KINDS = {  # where the value of a claim comes from
+    "measured": "measured on ranks", "counted": "counted on ranks, by ledger and traffic log",
+    "planned": "planned, from the actions that ranks run", "simulated": "simulated, with what is assumed",
+    "computed": "computed: closed form, enumeration, arithmetic", "published": "published, numbers against each other",
+    "definition": "definition",
+}
+
+
 @dataclass(frozen=True)
 class Claim:
-    """claimed and found as people read them; agrees: what this is all about. source: the lecture's section; the paper's
-    section."""
+    """claimed and found as people read them. agrees: what this is all about; None where nothing is compared. source:
+    the lecture's section; the paper's; `ours` for numbers that are neither's. given: what a simulation assumes."""
 
     text: str
     source: str
     claimed: str
     found: str
-    agrees: bool
-    how: str  # found: computed, planned, simulated, counted, measured
+    agrees: bool | None
+    kind: str
+    given: str = ""
 
 
 @dataclass(frozen=True)
@@ -66,31 +76,55 @@ class Demo:
     data: dict[str, Any] = field(default_factory=dict)
 
 
-def equal(text: str, source: str, claimed: Values, found: Values, unit: str = "", how: str = "computed") -> Claim:
+def equal(text: str, source: str, claimed: Values, found: Values, unit: str = "", kind: str = "computed") -> Claim:
     """To the last bit."""
-    return Claim(text, source, _say(claimed, unit), _say(found, unit), bool(claimed == found), how)
+    return Claim(text, source, _say(claimed, unit), _say(found, unit), bool(claimed == found), kind)
 
 
-def rounds_to(text: str, source: str, claimed: str, found: float, unit: str = "", how: str = "computed") -> Claim:
+def rounds_to(text: str, source: str, claimed: str, found: float, unit: str = "", kind: str = "computed") -> Claim:
     """claimed: a number with the digits that are printed, of which the last one is rounded."""
     printed = Decimal(claimed)
     half = Decimal(1).scaleb(int(printed.as_tuple().exponent)) / 2
     agrees = math.isfinite(found) and abs(Decimal(found) - printed) <= half
-    return Claim(text, source, _say(claimed, unit), _say(found, unit), agrees, how)
+    return Claim(text, source, _say(claimed, unit), _say(found, unit), agrees, kind)
 
 
 def between(text: str, source: str, low: float | None, high: float | None, found: float, unit: str = "",
-            how: str = "computed") -> Claim:
+            kind: str = "computed") -> Claim:
     """At least `low`, at most `high`; None: no bound."""
     words = {(False, False): f"{_say(low)} to {_say(high, unit)}", (False, True): f"at least {_say(low, unit)}",
              (True, False): f"at most {_say(high, unit)}"}[low is None, high is None]
     agrees = (low is None or low <= found) and (high is None or found <= high)
-    return Claim(text, source, words, _say(found, unit), bool(agrees), how)
+    return Claim(text, source, words, _say(found, unit), bool(agrees), kind)
 
 
-def holds(text: str, source: str, claimed: str, found: str, agrees: bool, how: str = "computed") -> Claim:
+def holds(text: str, source: str, claimed: str, found: str, agrees: bool, kind: str = "computed") -> Claim:
     """Anything else, in words."""
-    return Claim(text, source, claimed, found, bool(agrees), how)
+    return Claim(text, source, claimed, found, bool(agrees), kind)
+
+
+def definition(text: str, source: str, value: Values, unit: str = "") -> Claim:
+    """What is so because it is called so: shown, for the next claims stand on it, and counted nowhere as agreeing."""
+    return Claim(text, source, _say(value, unit), "", None, "definition")
+
+
+def quoted(text: str, source: str, value: Values, unit: str = "") -> Claim:
+    """A published number that nothing here can be held against: shown, not counted."""
+    return Claim(text, source, _say(value, unit), "", None, "published")
+
+
+def of_kind(kind: str, *claims: Claim, given: str = "") -> list[Claim]:
+    """The same claims, of this kind. given: what they assume."""
+    return [replace(claim, kind=kind, given=given) for claim in claims]
+
+
+def tally(claims: Iterable[Claim]) -> dict[str, dict[str, int]]:
+    """Kind -> how many claims, how many of them agree, how many are shown without being claims."""
+    every = list(claims)
+    return {kind: {"claims": sum(claim.agrees is not None for claim in these),
+                   "agree": sum(claim.agrees is True for claim in these),
+                   "shown": sum(claim.agrees is None for claim in these)}
+            for kind in KINDS if (these := [claim for claim in every if claim.kind == kind])}
 
 
 def _say(value: Any, unit: str = "") -> str:
@@ -141,13 +175,16 @@ def tell(asked: argparse.Namespace, doc: str | None, demos: Sequence[Callable[[]
         if asked.demo in (None, number):
             told[number] = demo()
             say(show(number, told[number]), flush=True)
-    claims = [claim for demo in told.values() for claim in demo.claims]
-    agree = sum(claim.agrees for claim in claims)
-    say(f"\n{len(claims)} claims, {agree} agree", flush=True)
+    every = [claim for demo in told.values() for claim in demo.claims]
+    kinds = tally(every)
+    count, agree = (sum(each[key] for each in kinds.values()) for key in ("claims", "agree"))
+    say("\n".join(["", *[_show_claim(claim) for claim in every if claim.agrees is False], _show_kinds(kinds),
+                   f"{count} claims, {agree} agree"]), flush=True)
     if speaks:
         seconds = time.perf_counter() - begin
-        _write(asked, told, {"title": title, "where": where, "claims": len(claims), "agree": agree, "seconds": seconds})
-    return 0 if claims and agree == len(claims) else 1
+        _write(asked, told, {"title": title, "where": where, "claims": count, "agree": agree, "kinds": kinds,
+                             "seconds": seconds})
+    return 0 if count and agree == count else 1
 
 
 def alone(main: Callable[[], int]) -> NoReturn:
@@ -174,10 +211,25 @@ def show(number: int, demo: Demo) -> str:
 
 
 def _show_claim(claim: Claim) -> str:
-    verdict = "agrees   " if claim.agrees else "DISAGREES"
-    first = fill(claim.text, WIDTH, initial_indent=f"{verdict}  ", subsequent_indent=" " * 11, break_on_hyphens=False)
-    return first + "\n" + fill(f"claimed: {claim.claimed}; {claim.how}: {claim.found}  [{claim.source}]", WIDTH,
-                               initial_indent=" " * 11, subsequent_indent=" " * 11, break_on_hyphens=False)
+    verdict = {True: "agrees", False: "DISAGREES", None: "quoted" if claim.kind == "published" else "defined"}
+    first = fill(claim.text, WIDTH, initial_indent=f"{verdict[claim.agrees]:9}  ", subsequent_indent=" " * 11,
+                 break_on_hyphens=False)
+    return first + "\n" + fill(f"{_both_sides(claim)}  [{claim.source}]", WIDTH, initial_indent=" " * 11,
+                               subsequent_indent=" " * 11, break_on_hyphens=False)
+
+
+def _both_sides(claim: Claim) -> str:
+    if claim.agrees is None:
+        return claim.claimed
+    kind = f"{claim.kind} with {claim.given}" if claim.given else claim.kind
+    return f"claimed: {claim.claimed}; {kind}: {claim.found}"
+
+
+def _show_kinds(kinds: dict[str, dict[str, int]]) -> str:
+    """`planned 9, definition 0 (2 shown)`."""
+    words = [f"{kind} {each['claims']}" + (f" ({each['shown']} shown, not counted)" if each["shown"] else "")
+             for kind, each in kinds.items()]
+    return fill(", ".join(words), WIDTH)
 
 
 def _write(asked: argparse.Namespace, told: dict[int, Demo], summary: dict[str, Any]) -> None:

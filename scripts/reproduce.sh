@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Run the four scripts, and write what comes out to DIR: report.md with every claim, figures (where matplotlib is installed), and of each
+# Run the five scripts, and write what comes out to DIR: report.md with every claim, figures (where matplotlib is installed), and of each
 # script its output and its JSON. Status 0 if every claim agrees, 1 if one does not or a script did not run, 2 for a wrong call.
 #
 #   bash scripts/reproduce.sh runs/lecture
@@ -59,6 +59,7 @@ run 01_memory "$python"
 run 02_zero_stages "${mpirun[@]}" -n 4 "$python"
 run 03_fsdp "${mpirun[@]}" -n 4 "$python"
 run 04_offload "$python"
+run 06_published "$python"
 
 "$python" "$scripts/write_report.py" "$directory" || status=1
 printf '\nreport: %s\n' "$directory/report.md"

@@ -27,9 +27,3 @@ def partitioned(checkpoints: int, model_parallel: int) -> int | float:
     """P_a: the model-parallel devices compute the same samples, so each keeps 1/MP of the checkpoints.
     ZeRO sec. 6.1."""
     return checkpoints // model_parallel if checkpoints % model_parallel == 0 else checkpoints / model_parallel
-
-
-def partitioned_traffic(seq: int, hidden: int) -> tuple[int, int]:
-    """Elements sent a block and sample: by Megatron's six all-reduces of seq hd (two volumes each), and by P_a's one
-    all-gather. ZeRO sec. 8."""
-    return 12 * seq * hidden, seq * hidden

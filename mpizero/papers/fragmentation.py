@@ -12,6 +12,7 @@ from typing import final
 CAPACITY = 2400
 LAYERS = 9
 CHECKPOINT = 160  # what a layer leaves for backward
+Temporaries = tuple[tuple[int, int], ...]
 TEMPORARIES = tuple((100 + 10 * layer, 60 + 10 * layer) for layer in range(LAYERS))  # freed at the end of their layer
 REQUEST = 400
 
@@ -68,16 +69,17 @@ class Outcome:
         return self.free / self.capacity
 
 
-def forward(arena: bool) -> Outcome:
+def forward(arena: bool, temporaries: Temporaries | None = None) -> Outcome:
     """Every layer allocates temporaries, stores a checkpoint, frees the temporaries. arena: checkpoints are copied into
-    one block that was set aside at the start."""
+    one block that was set aside at the start. temporaries: TEMPORARIES unless given. MemoryError if a layer itself does
+    not fit."""
     memory = FirstFit(CAPACITY)
     if arena:
         _must(memory.allocate(LAYERS * CHECKPOINT))
-    for sizes in TEMPORARIES:
-        temporaries = [_must(memory.allocate(size)) for size in sizes]
+    for sizes in TEMPORARIES if temporaries is None else temporaries:
+        held = [_must(memory.allocate(size)) for size in sizes]
         checkpoint = _must(memory.allocate(CHECKPOINT))
-        for offset in temporaries:
+        for offset in held:
             memory.free(offset)
         if arena:
             memory.free(checkpoint)
@@ -85,6 +87,17 @@ def forward(arena: bool) -> Outcome:
     return Outcome(arena, CAPACITY, free, hole, REQUEST, memory.allocate(REQUEST) is not None)
 
 
+def fits(temporaries: Temporaries) -> bool:
+    """Whether all layers find room, with the arena and without."""
+    try:
+        forward(False, temporaries)
+        forward(True, temporaries)
+    except MemoryError:
+        return False
+    return True
+
+
 def _must(offset: int | None) -> int:
-    assert offset is not None, "the layers themselves fit"
+    if offset is None:
+        raise MemoryError("a layer does not fit")
     return offset

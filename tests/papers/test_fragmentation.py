@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from mpizero.papers.fragmentation import LAYERS, FirstFit, forward
+from mpizero.papers.fragmentation import CAPACITY, CHECKPOINT, LAYERS, FirstFit, fits, forward
 
 
 def test_first_fit():
@@ -46,3 +46,12 @@ def test_fragments_make_a_small_request_fail():
     assert not plain.succeeds and plain.largest_hole < plain.request < 0.5 * plain.free
     assert arena.succeeds and arena.largest_hole == arena.free
     assert (plain.free_share, plain.largest_hole) == (0.4, 220)
+
+
+def test_other_temporaries():
+    """Equal ones leave their holes to the next layer: nothing is split. What does not fit is told."""
+    equal = ((100, 60),) * LAYERS
+    assert fits(equal) and forward(False, equal).succeeds and forward(True, equal).succeeds
+    assert forward(False, equal).largest_hole == CAPACITY - LAYERS * CHECKPOINT - 160
+    room = CAPACITY - LAYERS * CHECKPOINT - CHECKPOINT  # beside the arena and a checkpoint
+    assert fits(((room - 1, 1),)) and not fits(((room, 1),))
