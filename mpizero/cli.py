@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import difflib
 import functools
 import json
 import math
 import os
 import re
+import secrets
+import sys
 import tomllib
 from collections.abc import Callable, Sequence
 from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, ParamSpec, TypeVar
 
 from mpizero.engine.config import TrainConfig
 from mpizero.errors import ConfigError, MpizeroError
 from mpizero.launcher import rank_in_job
+from mpizero.text import readable
 
 if TYPE_CHECKING:
     from mpizero.comm import Group
@@ -31,26 +35,46 @@ T = TypeVar("T")
 def spelled(ranks: str = "mpirun -n") -> Callable[[Callable[P, T]], Callable[P, T]]:
     """For entry points: errors that name fields in backticks name flags instead. ranks: how the user asks for a number
     of ranks."""
-    def as_flag(match: re.Match[str]) -> str:
-        return ranks if match[1] == "ranks" else "--" + match[1].replace("_", "-")
-
     def decorate(main: Callable[P, T]) -> Callable[P, T]:
         @functools.wraps(main)
         def inner(*args: P.args, **kwargs: P.kwargs) -> T:
             try:
                 return main(*args, **kwargs)
             except MpizeroError as error:
-                error.args = (re.sub(r"`([a-z][a-z_]*)`", as_flag, str(error)),)
+                error.args = (as_flags(str(error), ranks),)
                 raise
         return inner
     return decorate
 
 
+def as_flags(text: str, ranks: str = "mpirun -n") -> str:
+    """A message with flags in place of fields in backticks; what the user has written stands as it is."""
+    def flag(match: re.Match[str]) -> str:
+        if match[1] not in Parser.dests:
+            return match[0]
+        return ranks if match[1] == "ranks" else "--" + match[1].replace("_", "-")
+
+    written = sorted((word for word in Parser.words if "`" in word), key=len, reverse=True)
+    return re.sub("|".join([*map(re.escape, written), "`([a-z][a-z_]*)`"]), flag, text)
+
+
 class Parser(argparse.ArgumentParser):
-    """Raises a `ConfigError` instead of printing a usage once per rank."""
+    """Raises a `ConfigError` instead of printing a usage once per rank.
+
+    What all parsers of a process have seen, for messages: dests: fields that have a flag. words: what was given.
+    """
+
+    dests: ClassVar[set[str]] = {"ranks"}
+    words: ClassVar[set[str]] = set()
 
     def __init__(self, **options: Any):
         super().__init__(formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False, **options)
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Values of a TOML file come here too."""
+        Parser.dests.update(action.dest for action in self._actions)
+        Parser.words.update(part for word in args or () for part in (word, word.partition("=")[2]))
+        return super().parse_known_args(args, namespace)
 
     def print_help(self, file: Any = None) -> None:
         """Once, not once per rank."""
@@ -86,7 +110,7 @@ def _toml_flags(path: Path) -> list[str]:
     if path.exists() and not path.is_file():
         raise ConfigError(f"--config {path} is not a regular file: name a TOML file")
     try:
-        values = tomllib.loads(path.read_text(encoding="utf-8"))
+        values = tomllib.loads(path.read_text(encoding="utf-8-sig"))  # some editors begin with a BOM
     except OSError as error:
         raise ConfigError(f"--config {path} cannot be read: {error.strerror}") from None
     except (ValueError, RecursionError) as error:  # not TOML, not UTF-8, or numbers and nesting beyond Python's limits
@@ -109,45 +133,80 @@ def _toml_flags(path: Path) -> list[str]:
 
 
 def check_writable(flag: str, path: str | Path | None) -> None:
-    """Raise `ConfigError` before long work if the file cannot be written after it. Leaves an existing file as it is."""
-    if path is not None:
-        try:
-            open(path, "a", encoding="utf-8").close()
-        except OSError as error:
-            raise ConfigError(f"{flag} {path} cannot be written: {error.strerror}") from None
-
-
-def write_json(path: str | Path, data: Any) -> None:
-    """`data` as JSON, which replaces the file whole or not at all; a `ConfigError` if it cannot be written."""
-    text, part = json.dumps(finite(data), indent=1, allow_nan=False) + "\n", f"{path}.part"
+    """Raise `ConfigError` before long work if the file cannot be written after it. Leaves everything as it is."""
+    if path is None:
+        return
     try:
-        if Path(path).exists() and not Path(path).is_file():  # a device or a pipe cannot be replaced
-            Path(path).write_text(text, encoding="utf-8")
+        if os.path.exists(path):
+            open(path, "a", encoding="utf-8").close()
         else:
-            Path(part).write_text(text, encoding="utf-8")
+            _make_and_remove(path)
+        if _replaceable(path):
+            _make_and_remove(_part(path))
+    except OSError as error:
+        raise ConfigError(f"{flag} {path} cannot be written: {error.strerror}") from None
+
+
+def write_json(path: str | Path, data: Any, flag: str = "--json") -> None:
+    """`data` as JSON, which replaces the file whole or not at all; a `ConfigError` if it cannot be written. flag: with
+    which the user has named it."""
+    text, part = json.dumps(finite(data), indent=1, allow_nan=False) + "\n", _part(path)
+    try:
+        Path(part if _replaceable(path) else path).write_text(text, encoding="utf-8")
+        if _replaceable(path):
             os.replace(part, path)
     except OSError as error:
-        Path(part).unlink(missing_ok=True)
-        raise ConfigError(f"{path} cannot be written: {error.strerror}") from None
+        with contextlib.suppress(OSError):
+            os.unlink(part)
+        raise ConfigError(f"{flag} {path} cannot be written: {error.strerror}") from None
+
+
+def _replaceable(path: str | Path) -> bool:
+    """Whether a new file can take its place: not that of a device or a pipe."""
+    return os.path.isfile(path) or not os.path.exists(path)
+
+
+def _part(path: str | Path) -> str:
+    """A new name beside the file."""
+    return os.path.join(os.path.dirname(path), f".mpizero-{secrets.token_hex(4)}.part")
+
+
+def _make_and_remove(path: str | Path) -> None:
+    open(path, "x", encoding="utf-8").close()
+    os.unlink(path)
 
 
 def finite(data: Any) -> Any:
-    """`data` with None for numbers that JSON does not have: NaN and the infinities."""
+    """`data` with None for numbers that JSON does not have, NaN and the infinities, and names of files that are not
+    UTF-8 as a terminal shows them."""
     if isinstance(data, dict):
         return {key: finite(value) for key, value in data.items()}
     if isinstance(data, list | tuple):
         return [finite(value) for value in data]
+    if isinstance(data, str):
+        return readable(data)
     return None if isinstance(data, float) and not math.isfinite(data) else data
 
 
 def printer(rank: int) -> Callable[[str], None]:
-    """print, on rank 0; nothing on the others."""
+    """`tell`, on rank 0; nothing on the others."""
 
     def say(text: str) -> None:
         if rank == 0:
-            print(text, flush=True)
+            tell(text)
 
     return say
+
+
+def tell(text: str) -> None:
+    """print; a `ConfigError` where standard output takes no more."""
+    try:
+        print(text, flush=True)
+    except BrokenPipeError:  # whoever read has enough
+        raise
+    except OSError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what Python still holds, and would retry
+        raise ConfigError(f"standard output cannot be written: {error.strerror}") from None
 
 
 def on_rank_0(world: Group, act: Callable[[], T]) -> T | None:

@@ -26,6 +26,11 @@ def parse_bytes(text: str) -> int:
     return size
 
 
+def readable(name: object) -> str:
+    """Text for any file's name: bytes that are not UTF-8, for which Python has `\\udcff` and the like, written out."""
+    return str(name).encode("utf-8", "backslashreplace").decode("utf-8")
+
+
 def counted(number: int, what: str) -> str:
     """`1 rank`, `4 ranks`."""
     return f"{number:,} {what}" if number == 1 else f"{number:,} {what}{'es' if what.endswith(('s', 'ch')) else 's'}"

@@ -2,33 +2,36 @@
 
 from __future__ import annotations
 
-import json
+import shlex
+import signal
 import sys
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import asdict
-from pathlib import Path
-from typing import Any, TextIO
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from typing import Any
 
 from mpizero.cli import (
     Parser,
     add_train_flags,
+    as_flags,
     check_writable,
-    finite,
     on_rank_0,
     printer,
     spelled,
+    tell,
     train_config,
     write_json,
 )
 from mpizero.comm import run_main, start
 from mpizero.dtypes import ITEMSIZE
-from mpizero.engine.config import TrainConfig
+from mpizero.engine.gather import gather_data
 from mpizero.engine.job import Job, prepare
-from mpizero.engine.summary import summarise
+from mpizero.engine.summary import facts, summarise
 from mpizero.engine.trace import trace
 from mpizero.engine.trainer import StepRecord, run_steps
-from mpizero.errors import ConfigError
+from mpizero.engine.verdict import verdict
+from mpizero.interrupt import noted
+from mpizero.runlog import RunLog, make_folder, new_id, open_log
 from mpizero.schedule import show
 from mpizero.text import counted, table
 
@@ -40,30 +43,54 @@ EXAMPLE = """examples:
 
 @spelled()
 def main(argv: Sequence[str] | None = None) -> int:
-    """Parse, train, print, write. Every rank runs it; rank 0 prints."""
+    """Parse, train, print, write; the exit status. Every rank runs it; rank 0 prints."""
     parser = Parser(prog="python -m mpizero.train", description=__doc__, epilog=EXAMPLE)
     add_train_flags(parser)
-    config = train_config(parser, sys.argv[1:] if argv is None else argv)
+    words = sys.argv[1:] if argv is None else argv
+    config = train_config(parser, words)
     world = start()
-    say = printer(world.rank)
-    job = prepare(config, world)
-    log = on_rank_0(world, lambda: _open_outputs(config))
-    say(header(job))
-    if config.print_actions:
-        say("\n".join(show(action) for action in job.lists.step()))
-    progress = run_steps(job, lambda record: _tell(job, record, log))
-    traced = trace(job, *progress.traced) if progress.traced else None
+    run = gather_data(world, new_id())[0]
+    with noted() as stop:
+        job = prepare(config, world)
+        log = on_rank_0(world, lambda: _open_outputs(job, run, words))
+        say = printer(world.rank)
+        say(header(job))
+        if config.print_actions:
+            say("\n".join(show(action) for action in job.lists.step()))
+        summary = {"run": run, **_train(job, log, stop)}
+        say(f"{ending(job, summary)}\n\n{proof(summary)}")
+    return exit_status(summary)
+
+
+def _train(job: Job, log: RunLog | None, stop: Callable[[], int]) -> dict[str, Any]:
+    """All steps, and the files; the summary."""
+    progress = run_steps(job, lambda record: _tell(job, record, log), stop=stop)
+    if progress.records and not _told(job, progress.records[-1]):
+        _tell(job, progress.records[-1], log, last=True)
     summary = summarise(job, progress)
-    say(f"held-out loss {summary['eval_loss']:.4f} (nats per {job.task.target})\n")
-    say(proof(summary))
-    if world.rank == 0:
-        if log is not None:
-            log.close()
-            write_json(Path(config.log or "") / "summary.json", summary)
-            write_json(Path(config.log or "") / "trace.json", traced)
-        if config.json is not None:
-            write_json(config.json, summary)
-    return 0
+    traced = trace(job, *progress.traced) if progress.traced else None
+    if log is not None:
+        log.end(summary, traced)
+    if job.config.json is not None and job.world.rank == 0:
+        write_json(job.config.json, summary)
+    return summary
+
+
+def exit_status(summary: dict[str, Any]) -> int:
+    """128 + its number if a signal has ended the run, as shells have it. What is wrong with the run ends it with 1, and
+    is the last that it says."""
+    wrong = verdict(summary)
+    if wrong:
+        sys.exit(f"mpizero: error: {as_flags(wrong)}")
+    return 128 + signal.Signals[summary["signal"]] if summary["interrupted"] else 0
+
+
+def ending(job: Job, summary: dict[str, Any]) -> str:
+    """How it went."""
+    if summary["interrupted"]:
+        return (f"interrupted by {summary['signal']} after {counted(job.state.step, 'step')} of "
+                f"{job.settings.steps:,}: the held-out loss is left out")
+    return f"held-out loss {summary['eval_loss']:.4f} (nats per {job.task.target})"
 
 
 def header(job: Job) -> str:
@@ -118,41 +145,43 @@ def _traffic_table(ranks: list[dict[str, Any]], psi_bytes: int) -> str:
     return table(["rank", *ops, "sent", "plan", "equal", "messages", "elements / psi"], rows)
 
 
-def _tell(job: Job, record: StepRecord, log: TextIO | None) -> None:
+def _told(job: Job, record: StepRecord) -> bool:
+    """Whether the step has a line: the first, every K-th, the last."""
+    return record.step % job.config.log_every == 0 or record.step + 1 == job.settings.steps
+
+
+def _tell(job: Job, record: StepRecord, log: RunLog | None, last: bool = False) -> None:
     """Rank 0 prints the step, moves the bar and writes the log."""
     if job.world.rank:
         return
-    total = job.settings.steps
+    total, told = job.settings.steps, last or _told(job, record)
     bar = sys.stderr is not None and sys.stderr.isatty()
     if bar:
         sys.stderr.write("\r\033[K")  # the line of the bar
-    print(line(record, f"{job.task.target}s"), flush=True)
+    if told:
+        tell(line(record, f"{job.task.target}s"))
     if bar:
         done = 40 * (record.step + 1) // total
         sys.stderr.write(f"[{'#' * done:<40}] {record.step + 1}/{total}" if record.step + 1 < total else "")
         sys.stderr.flush()
-    if log is not None:
-        _append(log, json.dumps(finite(asdict(record)), allow_nan=False) + "\n")
+    if told and log is not None:
+        log.append(record)
 
 
-def _append(log: TextIO, text: str) -> None:
-    try:
-        log.write(text)
-        log.flush()
-    except OSError as error:
-        raise ConfigError(f"`log` {log.name} cannot be written: {error.strerror}") from None
-
-
-def _open_outputs(config: TrainConfig) -> TextIO | None:
-    """steps.jsonl, if there is a log. Before training, so that a wrong path shows at once."""
-    check_writable("--json", config.json)
+def _open_outputs(job: Job, run: str, words: Sequence[str]) -> RunLog | None:
+    """The log, if there is one. Before training, so that a wrong path shows at once."""
+    config = job.config
+    if config.log is not None:
+        make_folder(config.log)
+    check_writable("--json", config.json)  # which may lie in that folder
     if config.log is None:
         return None
-    try:
-        Path(config.log).mkdir(parents=True, exist_ok=True)
-        return open(Path(config.log) / "steps.jsonl", "w", encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(f"`log` {config.log} cannot be written: {error.strerror}") from None
+    about = {"began": datetime.now().astimezone().isoformat(timespec="seconds"),
+             "command": shlex.join(["python", "-m", "mpizero.train", *words]), **facts(job)}
+    log = open_log(config.log, run, about)
+    if log.older is not None:
+        tell(f"results of an older run moved to {log.older}")
+    return log
 
 
 if __name__ == "__main__":

@@ -24,6 +24,7 @@ class Agreed:
     targets: int  # of the global batch
     total_norm: float
     culprit: str  # the first unit with a gradient that is not finite; "" if all are
+    stop: int = 0  # the highest `stop` of all ranks
 
     @property
     def found_inf(self) -> bool:
@@ -31,28 +32,30 @@ class Agreed:
 
 
 def finish_grads(world: Group, units: Sequence[Unit], ledger: Ledger, loss: float, targets: int,
-                 scale: float) -> Agreed:
-    """One small all-gather of float64: loss, number of targets and each unit's sum of squares.
+                 scale: float, stop: int = 0) -> Agreed:
+    """One small all-gather of float64: loss, number of targets, `stop` and each unit's sum of squares.
 
-    loss: the sum over this rank's `targets`. scale: the loss scale that is in the gradients.
+    loss: the sum over this rank's `targets`. scale: the loss scale that is in the gradients. stop: not 0 where this
+    rank was asked to stop.
 
     Every rank sums the squares of its own 1/N of each unit, whatever is kept where, and all add the ranks' values in
     the same order: so the norm is the same bit for bit for every strategy.
     """
     squares = [sum_of_squares(unit.part_of(unit.grad, unit.owned), ledger) for unit in units]
-    total_loss, total_targets, *squares = _add_up(world, [loss, targets, *squares], "agree")
+    table = _all_values(world, [loss, targets, stop, *squares], "agree")
+    total_loss, total_targets, _, *squares = table.sum(axis=0).tolist()
     culprit = next((unit.layout.name for unit, square in zip(units, squares, strict=True) if not math.isfinite(square)),
                    "")
     norm = math.nan if culprit else math.sqrt(np.sum(squares)) / scale
-    return Agreed(total_loss / max(total_targets, 1.0), int(total_targets), norm, culprit)
+    return Agreed(total_loss / max(total_targets, 1.0), int(total_targets), norm, culprit, int(table[:, 2].max()))
 
 
 def mean_loss(world: Group, loss: float, targets: int) -> float:
     """Mean over the targets of all ranks. loss: the sum over this rank's `targets`."""
-    total_loss, total_targets = _add_up(world, [loss, targets], "evaluate")
+    total_loss, total_targets = _all_values(world, [loss, targets], "evaluate").sum(axis=0).tolist()
     return total_loss / max(total_targets, 1.0)
 
 
-def _add_up(world: Group, mine: Sequence[float], phase: str) -> list[float]:
-    """The sum of each value over all ranks, in their order."""
-    return all_gather_values(world, np.array(mine, np.float64), op="agree", phase=phase).sum(axis=0).tolist()
+def _all_values(world: Group, mine: Sequence[float], phase: str) -> np.ndarray:
+    """A row for each rank, in their order: sums over them are the same on every rank."""
+    return all_gather_values(world, np.array(mine, np.float64), op="agree", phase=phase)

@@ -62,7 +62,11 @@ def _option(default: Any, help: str, **more: Any) -> Any:
 
 @dataclass(frozen=True)
 class TrainConfig:
-    """None stands for a default that depends on the model (see BY_MODEL), or for `off`."""
+    """None stands for a default that depends on the model (see BY_MODEL), or for `off`.
+
+    `print_actions`, `log`, `log_every` and `json` are for the command to heed. Of them `prepare` takes that there is a
+    `log`: then actions and messages are timed, for `trace`. Whoever calls `run_steps` writes what it reports himself.
+    """
 
     stage: str = _option("2", "what is sharded: 0 nothing (data parallel), 1 optimizer, 2 and gradients, 3 and "
                          "parameters", choices=list(STRATEGIES))
@@ -103,8 +107,9 @@ class TrainConfig:
     check_replicas: int = _option(0, "every K steps compare checksums of what ranks must keep alike (0: never)",
                                   type=int, metavar="K")
     print_actions: bool = _option(False, "print the list of actions that a step runs", action="store_true")
-    log: str | None = _option(None, "write steps.jsonl, summary.json and trace.json (one step, timed) into this folder",
-                              metavar="DIR")
+    log: str | None = _option(None, "write run.json, steps.jsonl, summary.json and trace.json (one step, timed) into "
+                              "this folder; an older run's move to DIR/older", metavar="DIR")
+    log_every: int = _option(1, "print and log every K-th step, and the last (1)", type=int, metavar="K")
     json: str | None = _option(None, "write the summary to this file", metavar="FILE")
 
     @property
@@ -152,6 +157,9 @@ class TrainConfig:
                 raise ConfigError(f"`{name}` {value} is impossible: it must be {rule}, and below 2^40")
         if self.warmup is not None and self.warmup > chosen["steps"]:
             raise ConfigError(f"`warmup` {self.warmup} is longer than `steps` {chosen['steps']}: shorten it")
+        for name in ("log", "json"):
+            if getattr(self, name) == "":
+                raise ConfigError(f"`{name}` is empty: name a {'folder' if name == 'log' else 'file'}, or leave it out")
         if self.stage == "0":
             self.step_settings.mesh(1)  # which has no shard size
 
@@ -165,7 +173,7 @@ def _at_least(bound: int) -> tuple[Callable[[float], bool], str]:
 
 _POSITIVE: tuple[Callable[[float], bool], str] = (lambda value: value > 0, "above 0")
 RULES: Mapping[str, tuple[Callable[[float], bool], str]] = {
-    **{name: _at_least(1) for name in (*SIZES, "batch_size")},
+    **{name: _at_least(1) for name in (*SIZES, "batch_size", "log_every")},
     **{name: _at_least(0) for name in ("steps", "warmup", "weight_decay", "check_replicas", "seed")},
     "lr": _POSITIVE,
     "clip": _POSITIVE,

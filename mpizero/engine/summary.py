@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import signal
 from typing import Any
 
+from mpizero.engine.alike import flat
 from mpizero.engine.export import sha256
 from mpizero.engine.gather import gather_data
 from mpizero.engine.job import Job
 from mpizero.engine.replicas import compare_replicas
 from mpizero.engine.trainer import Progress, evaluate_loss
+from mpizero.engine.versions import versions
 from mpizero.layout import MASTER, Axis
 from mpizero.memory.kinds import ACTIVATION, MODEL_STATE
 from mpizero.planner import formula_after_backward, plan_memory, plan_traffic, sent_by_op
@@ -19,15 +22,20 @@ OPTIONS = ("accumulation", "no_sync", "backward_prefetch", "forward_prefetch", "
 
 
 def summarise(job: Job, progress: Progress) -> dict[str, Any]:
-    """The summary of `--json`. Collective: call it on every rank; all get the same. Evaluates the held-out loss."""
+    """The summary of `--json`. Collective: call it on every rank; all get the same. Evaluates the held-out loss, unless
+    a signal has ended the steps: then there is little time."""
     memory, traffic = _memory(job, progress), _traffic(job, progress)  # before evaluation adds to peaks and log
-    eval_loss = evaluate_loss(job)
+    eval_loss = None if progress.signal else evaluate_loss(job)
     mismatches = compare_replicas(job.world, job.state.units)
     names = [MASTER.name, *(state.name for state in job.optimizer.spec.states)]
     digests = {name: sha256(job.task.model.spec, job.state.units, name) for name in names}
+    memory["device_peak"] = job.ledger.most_bytes  # after all that needs the device
     ranks = gather_data(job.world, [memory, traffic])
     settings = job.settings
     return {
+        "interrupted": progress.signal != 0,
+        "signal": signal.Signals(progress.signal).name if progress.signal else None,
+        "settings": flat(settings),
         "world_size": job.world.size, "stage": settings.step.stage, "model": job.task.model.name,
         "dtype": settings.dtype,
         "shard_size": job.mesh.shape.size(Axis.SHARD),
@@ -48,12 +56,25 @@ def summarise(job: Job, progress: Progress) -> dict[str, Any]:
     }
 
 
+def facts(job: Job) -> dict[str, Any]:
+    """What is known of a run before its first step."""
+    return {
+        "model": job.task.model.name, "stage": job.settings.step.stage, "world_size": job.world.size,
+        "mesh": {axis.value: job.mesh.shape.size(axis) for axis in Axis},
+        "hosts": list(job.world.hosts), "mpi": job.world.library, "versions": versions(),
+        "psi": job.wrapping.numel, "data": job.task.data.describe(), "settings": flat(job.settings),
+    }
+
+
 def _memory(job: Job, progress: Progress) -> dict[str, Any]:
     """Bytes of this rank: model states unless the key says otherwise."""
     plan, ledger = plan_memory(_ran(job, progress), job.geometry), job.ledger
     after = job.executor.after_backward
     kinds = {name: {"at_rest": progress.at_rest.get(name, 0), "after_backward": after.get(name, 0),
                     "peak": ledger.peak[name]} for name in ledger.live}
+    for name in MODEL_STATE:
+        kinds[name] |= {"planned_at_rest": plan.at_rest[name], "planned_peak": plan.peak_by_kind[name],
+                        "planned_after_backward": plan.after_backward.get(name, 0)}
     return {
         "after_backward": _model_state(after),
         "at_rest": _model_state(progress.at_rest),
@@ -61,7 +82,7 @@ def _memory(job: Job, progress: Progress) -> dict[str, Any]:
         "peak_action": ledger.peak_model_state_action,
         "by_kind": kinds,
         "activation_peak": ledger.peak[ACTIVATION],
-        "device_peak": ledger.peak_bytes,
+        "device_peak": 0,  # see `summarise`
         "planned_after_backward": plan.after_backward_bytes,
         "planned_at_rest": plan.at_rest_bytes,
         "planned_peak": plan.peak_bytes,

@@ -46,15 +46,17 @@ class Progress:
     sent: dict[str, int] = field(default_factory=dict)
     messages: int = 0
     off_plan: int = 0  # steps whose traffic was not the planned one
+    signal: int = 0  # the number of the one that ended the steps early
     at_rest: dict[str, int] = field(default_factory=dict)  # live bytes by kind after the last step
     # where the job is traced: number, actions and collectives of the last step that updated
     traced: tuple[int, list[ActionRecord], list[Record]] | None = None
 
 
 def run_steps(job: Job, report: Callable[[StepRecord], None] = lambda record: None, *,
-              steps: int | None = None) -> Progress:
+              steps: int | None = None, stop: Callable[[], int] = lambda: 0) -> Progress:
     """Train `steps` steps more; None: up to the number that the settings name. Collective over the job's ranks.
-    `report` is called on every rank after each step. Two calls do what one does for as many steps.
+    `report` is called on every rank after each step. `stop` is asked in each: where it gives a signal's number on some
+    rank, all ranks end after that step. Two calls do what one does for as many steps.
 
     LossScaleError or DivergenceError where gradients stay infinite, DataError where targets were counted wrongly,
     ReplicaMismatch where replicas differ, OutOfDeviceMemory.
@@ -63,23 +65,26 @@ def run_steps(job: Job, report: Callable[[StepRecord], None] = lambda record: No
     job.ledger.reset_peaks()
     job.executor.after_backward = {}
     for _ in range(max(job.settings.steps - job.state.step, 0) if steps is None else steps):
-        record = _one_step(job, progress)
+        record = _one_step(job, progress, stop)
         progress.records.append(record)
         every = job.settings.check_replicas
         if every and job.state.step % every == 0:
             check_replicas(job.world, job.state.units, record.step)
         report(record)
+        if progress.signal:
+            break
     progress.at_rest = dict(job.ledger.live)
     return progress
 
 
-def _one_step(job: Job, progress: Progress) -> StepRecord:
+def _one_step(job: Job, progress: Progress, stop: Callable[[], int]) -> StepRecord:
     begin, state, ledger = time.perf_counter(), job.state, job.ledger
     job.log.clear()
     if job.traced:
         job.executor.timeline = []
     step, scale, lr = state.step, state.scaler.scale, _learning_rate(job)
-    agreed = _accumulate(job, scale)
+    agreed = _accumulate(job, scale, stop)
+    progress.signal = agreed.stop
     if not agreed.found_inf:
         state.updates += 1
         clip = 1.0 if job.settings.optim.clip is None else clip_coefficient(agreed.total_norm, job.settings.optim.clip)
@@ -100,12 +105,12 @@ def _learning_rate(job: Job) -> float:
     return learning_rate(job.state.updates, base=optim.lr, warmup=optim.warmup, total=job.settings.steps)
 
 
-def _accumulate(job: Job, scale: float) -> Agreed:
+def _accumulate(job: Job, scale: float, stop: Callable[[], int]) -> Agreed:
     """The gradients of a step, and what all ranks agree on about them."""
     expected = job.count_targets()
 
     def agree(found: LossSum) -> Agreed:
-        return finish_grads(job.world, job.state.units, job.ledger, found.loss, found.targets, scale)
+        return finish_grads(job.world, job.state.units, job.ledger, found.loss, found.targets, scale, stop())
 
     agreed = job.executor.run(job.lists.accumulate, batch=job.batch, grad_scale=scale / max(expected, 1),
                               agree=agree).agreed
