@@ -57,17 +57,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         say(header(job))
         if config.print_actions:
             say("\n".join(show(action) for action in job.lists.step()))
-        summary = {"run": run, **_train(job, log, stop)}
+        summary = _train(job, run, log, stop)
         say(f"{ending(job, summary)}\n\n{proof(summary)}")
     return exit_status(summary)
 
 
-def _train(job: Job, log: RunLog | None, stop: Callable[[], int]) -> dict[str, Any]:
+def _train(job: Job, run: str, log: RunLog | None, stop: Callable[[], int]) -> dict[str, Any]:
     """All steps, and the files; the summary."""
     progress = run_steps(job, lambda record: _tell(job, record, log), stop=stop)
     if progress.records and not _told(job, progress.records[-1]):
         _tell(job, progress.records[-1], log, last=True)
-    summary = summarise(job, progress)
+    summary = {"run": run, **summarise(job, progress)}
     traced = trace(job, *progress.traced) if progress.traced else None
     if log is not None:
         log.end(summary, traced)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import defaultdict
 from itertools import pairwise
 
@@ -42,7 +43,16 @@ def test_summary_and_log(launch, tmp_path):
         assert rank["sent_bytes_per_step"] == rank["planned_sent_bytes_per_step"] == 146_952
         assert rank["messages_per_step"] == 45 and rank["by_op"]["all_gather"] == 97_968 and "agree" in rank["by_op"]
     assert json.loads((tmp_path / "log" / "summary.json").read_text()) == summary
+    about = json.loads((tmp_path / "log" / "run.json").read_text())
+    assert about["hosts"] == [about["hosts"][0]] * 4 and about["mesh"] == {"replicate": 1, "shard": 4}
+    assert about["settings"] == summary["settings"] and about["settings"] | {
+        "hidden": 96, "stage": "3", "steps": 3, "lr": 0.01, "warmup": 0, "batch_size": 16, "dtype": "float16", "seed": 0,
+        "check_replicas": 2, "device_memory": None} == about["settings"]
+    assert about["versions"]["numpy"] == np.__version__ and about["mpi"] in end.stdout
+    assert about["command"].startswith("python -m mpizero.train --stage 3 --steps 3 --json /")
     lines = [json.loads(line) for line in (tmp_path / "log" / "steps.jsonl").read_text().splitlines()]
+    assert {line["run"] for line in lines} == {about["run"]} == {summary["run"]}
+    assert json.loads((tmp_path / "log" / "trace.json").read_text())["run"] == about["run"]
     assert [line["loss"] for line in lines] == summary["losses"] and [line["step"] for line in lines] == [0, 1, 2]
     check_trace(json.loads((tmp_path / "log" / "trace.json").read_text()))
     assert "psi = 32,656" in end.stdout and "4 ranks" in end.stdout
@@ -173,7 +183,8 @@ def test_streams_that_are_closed_do_not_matter(launch, tmp_path):
 def test_json_has_no_nan(launch, tmp_path):
     """Diverged: not a number is null, and the file is whole."""
     end = launch(None, *TRAIN, "--steps", "4", "--lr", "1e9", "--json", tmp_path / "s.json", "--log", tmp_path)
-    assert end.status == 0, end.output
+    assert end.status == 1 and end.stderr == ("mpizero: error: the last loss is nan, so training has diverged: lower "
+                                              "--lr, lengthen --warmup, or set --clip\n"), end.output
     for text in ((tmp_path / "s.json").read_text(), *(tmp_path / "steps.jsonl").read_text().splitlines()):
         json.loads(text, parse_constant=pytest.fail)
     summary = json.loads((tmp_path / "s.json").read_text())
@@ -182,6 +193,62 @@ def test_json_has_no_nan(launch, tmp_path):
 
 def test_a_full_disk_gets_a_sentence(launch):
     assert "cannot be written: No space left on device" in sentence(launch(None, *TRAIN, *QUICK, "--json", "/dev/full"))
+
+
+def test_a_full_terminal_gets_a_sentence(launch):
+    program = ("import os, sys; os.dup2(os.open('/dev/full', os.O_WRONLY), 1); "
+               "os.execv(sys.executable, [sys.executable, '-m', 'mpizero.train', '--steps', '1'])")
+    assert "standard output cannot be written: No space left" in sentence(launch(None, "-c", program))
+
+
+def test_a_second_run_moves_the_first_and_logs_every_third_step(launch, tmp_path):
+    ids = []
+    for every, told in ((1, [0, 1, 2, 3, 4]), (3, [0, 3, 4])):
+        end = launch(None, *TRAIN, "--steps", "5", "--log-every", str(every), "--log", tmp_path)
+        assert end.status == 0, end.output
+        lines = [json.loads(line) for line in (tmp_path / "steps.jsonl").read_text().splitlines()]
+        assert [line["step"] for line in lines] == told
+        assert [line.split()[0] for line in end.stdout.splitlines() if line.startswith("step=")] == [
+            f"step={step}" for step in told]
+        ids.append(lines[0]["run"])
+    assert end.stdout.startswith(f"results of an older run moved to {tmp_path}/older/{ids[0]}\n")
+    assert len((tmp_path / "older" / ids[0] / "steps.jsonl").read_text().splitlines()) == 5
+    assert len(json.loads((tmp_path / "summary.json").read_text())["losses"]) == 5
+
+
+FAULTY = """
+from mpizero import train
+from mpizero.comm import run_main
+from mpizero.engine import summary
+from mpizero.launcher import rank_in_job
+plan, summarise = summary.plan_memory, train.summarise
+
+def one_byte_more(*arguments):
+    made = plan(*arguments)
+    made.after_backward["grad"] += rank_in_job() == 1
+    return made
+
+def other_weights(job, progress):
+    job.state.units[2].param[5] += rank_in_job() == 1
+    return summarise(job, progress)
+
+{}
+run_main(train.main)
+"""
+
+
+@pytest.mark.parametrize("fault, words", [
+    ("summary.plan_memory = one_byte_more",
+     r"rank 1 held 16,328 bytes of grad after backward, but 16,329 were planned(; and \d more, see the tables)?"),
+    ("train.summarise = other_weights",
+     r"replicas differ: param of unit layers.2 differs \(rank 0: \w{8}, rank 1: \w{8}.*\)"),
+])
+def test_what_is_wrong_is_said_last_and_is_the_exit_status(launch, fault, words):
+    end = launch(4, "-c", FAULTY.format(fault), *QUICK)
+    assert end.status == 1 and "Traceback" not in end.output, end.output
+    assert end.stdout.rstrip().splitlines()[-1].count("weights sha256") == 1
+    [said] = [line for line in end.stderr.splitlines() if line.startswith("mpizero:")]
+    assert re.fullmatch(f"mpizero: error: {words}", said), said
 
 
 def test_help_is_printed_once_with_an_example(launch):
@@ -225,8 +292,11 @@ def test_rank_0_alone_prints(capsys):
 
 def test_no_steps_at_all(launch, tmp_path):
     """The list alone, and what rests."""
-    end = launch(2, *TRAIN, "--stage", "3", "--steps", "0", "--print-actions", "--json", tmp_path / "s.json")
+    end = launch(2, *TRAIN, "--stage", "3", "--steps", "0", "--print-actions", "--json", tmp_path / "log" / "s.json",
+                 "--log", tmp_path / "log")
     assert end.status == 0 and "ReduceScatterGrad(4)\n" in end.stdout and "Agree()\n" in end.stdout, end.output
-    memory = json.loads((tmp_path / "s.json").read_text())["memory"][0]
+    assert sorted(path.name for path in (tmp_path / "log").iterdir()) == ["run.json", "s.json", "steps.jsonl",
+                                                                          "summary.json"]
+    memory = json.loads((tmp_path / "log" / "s.json").read_text())["memory"][0]
     assert memory["at_rest"] == memory["planned_at_rest"] == memory["planned_peak"] > 0
     assert memory["after_backward"] == memory["planned_after_backward"] == 0

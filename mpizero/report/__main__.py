@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from mpizero.cli import Parser, write_json
+from mpizero.cli import Parser, tell, write_json
 from mpizero.comm import run_main
 from mpizero.report.log import read_log
 from mpizero.report.write import write_report
@@ -28,7 +28,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     data = write_report(log, Path(options.out or options.log))
     if options.json is not None:
         write_json(options.json, data)
-    print("\n".join(f"wrote {file}" for file in data["files"]))
+    tell("\n".join([*data["notes"], *(f"wrote {file}" for file in data["files"])]))
     return 0
 
 

@@ -5,20 +5,22 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from mpizero.report.style import BLUE, GREY, INCHES, VERMILLION, figure, legend, styled
+from mpizero.report.thin import thin
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 MARKED = 60  # up to so many steps, each is a dot of its own
+SPANS = 700  # columns of pixels in a small window; of each a line shows at most five steps
 
 
 @styled
 def draw_curves(steps: list[dict[str, Any]]) -> Figure:
-    """steps: rows of steps.jsonl. Skipped steps are grey lines across both axes."""
+    """steps: rows of steps.jsonl. Skipped steps are grey lines across both axes. Of very many steps, see `thin`."""
     from matplotlib.ticker import MaxNLocator
     made, (loss, norm) = figure(INCHES + 1.2, 5, 2, sharex=True)
-    loss.set_title(f"Loss and gradient norm of {len(steps)} steps")
+    loss.set_title(f"Loss and gradient norm of {len(steps):,} steps")
     loss.set_ylabel("loss (nats)")
     norm.set_ylabel("global norm of\nthe gradient")
     norm.set_xlabel("step")
@@ -30,10 +32,11 @@ def draw_curves(steps: list[dict[str, Any]]) -> Figure:
         norm.set_yscale("log")
     skipped = [row["step"] for row in steps if row["skipped"]]
     if skipped:
-        marks = [axes.vlines(skipped, 0, 1, transform=axes.get_xaxis_transform(), color=GREY, linewidth=1)
+        shown = skipped[::-(-len(skipped) // SPANS)]
+        marks = [axes.vlines(shown, 0, 1, transform=axes.get_xaxis_transform(), color=GREY, linewidth=1)
                  for axes in (loss, norm)]
         handles.append(marks[0])
-        labels.append(f"{len(skipped)} skipped: gradients overflowed")
+        labels.append(f"{len(skipped):,} skipped: gradients overflowed")
     for axes in (loss, norm):
         axes.grid(axis="y", color=GREY, alpha=0.3, linewidth=0.5)
     legend(made, handles, labels, columns=3)
@@ -42,6 +45,7 @@ def draw_curves(steps: list[dict[str, Any]]) -> Figure:
 
 def _line(axes: Axes, steps: list[dict[str, Any]], key: str, color: str) -> Any:
     """A line with gaps where there is no number."""
+    steps = thin(steps, [key], SPANS)
     if all(row[key] is None for row in steps):
         axes.text(0.5, 0.5, "no step has this number", transform=axes.transAxes, ha="center", va="center")
     values = [float("nan") if row[key] is None else row[key] for row in steps]

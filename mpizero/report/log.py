@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import math
 from dataclasses import dataclass
@@ -35,18 +36,26 @@ COLLECTIVE = SPAN | {"op": str, "unit": str, "group": str, "bytes_sent": int, "b
 RANK = {"rank": int, "host": str, "groups": {str: [int]}, "actions": [ACTION], "collectives": [COLLECTIVE]}
 TRACE = {"step": int, "stage": str, "model": str, "dtype": str, "world_size": int, "capacity": (int, type(None)),
          "ranks": [RANK]}
+SETTING = (str, int, float, bool, type(None))
+RUN = {"run": str, "began": str, "command": str, "model": str, "stage": str, "world_size": int, "mesh": {str: int},
+       "hosts": [str], "mpi": str, "versions": {str: str}, "psi": int, "data": str, "settings": {str: SETTING}}
+OWN_RUN = (str, type(None))  # the run's identifier in the other files; older versions wrote none
 NAMES = {dict: "an object", list: "a list", str: "a string", int: "a whole number", float: "a number",
          bool: "true or false", type(None): "null"}
 
 
 @dataclass(frozen=True)
 class Log:
-    """One run. summary: None if it has not ended; trace: None if no step was traced."""
+    """One run. summary: None if it has not ended; trace: None if no step was traced; run: run.json, None in logs of
+    older versions. running: it is being written. notes: what was left out, and why: sentences."""
 
     folder: Path
     steps: list[dict[str, Any]]
     summary: dict[str, Any] | None
     trace: dict[str, Any] | None
+    run: dict[str, Any] | None = None
+    running: bool = False
+    notes: tuple[str, ...] = ()
 
 
 def read_log(folder: str | Path) -> Log:
@@ -58,20 +67,61 @@ def read_log(folder: str | Path) -> Log:
     if not (folder / "steps.jsonl").exists():
         raise ConfigError(f"{folder} is not a training log: it has no steps.jsonl; a run writes one with python -m "
                           "mpizero.train --log DIR")
-    log = Log(folder, _read_steps(folder / "steps.jsonl"), _read(folder / "summary.json", SUMMARY),
-              _read(folder / "trace.json", TRACE))
-    if log.trace is not None:
-        _check_trace(folder / "trace.json", log.trace)
-    return log
+    notes: list[str] = []
+    running = _running(folder / "run.json")
+    about, steps = _read(folder / "run.json", RUN), _read_steps(folder / "steps.jsonl", notes)
+    run = about["run"] if about is not None else steps[0].get("run") if steps else None
+    strange = next((row for row in steps if row.get("run") != run), None)
+    if strange is not None:
+        raise ConfigError(f"{folder / 'steps.jsonl'}: step {strange['step']} is of another run ({strange.get('run')}) "
+                          f"than {'run.json' if about else 'the first one'} ({run}): give the folder of one run")
+    summary, trace = _read(folder / "summary.json", SUMMARY), _read(folder / "trace.json", TRACE)
+    if trace is not None:
+        _check_trace(folder / "trace.json", trace)
+    return Log(folder, steps, _of_run("summary.json", summary, run, notes), _of_run("trace.json", trace, run, notes),
+               about, running, tuple(notes))
 
 
-def _read_steps(path: Path) -> list[dict[str, Any]]:
-    steps = []
-    for number, line in enumerate(_text(path).splitlines(), 1):
+def _of_run(name: str, value: dict[str, Any] | None, run: str | None, notes: list[str]) -> dict[str, Any] | None:
+    """The file's content, None if it is of another run than the steps."""
+    if value is None or value.get("run") == run:
+        return value
+    notes.append(f"{name} is of another run ({value.get('run')}) than the steps ({run}): it is left out.")
+    return None
+
+
+def _running(path: Path) -> bool:
+    """Whether the run that writes the log lives: it holds a lock on run.json."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:  # there is no such file; or no locks, where nobody knows
+        pass
+    return False
+
+
+def _read_steps(path: Path, notes: list[str]) -> list[dict[str, Any]]:
+    """Every line. A last one without its end is dropped if it is not whole: the run was stopped while it wrote, or is
+    writing now."""
+    *lines, last = _text(path).split("\n")
+    steps: list[dict[str, Any]] = []
+    for number, line in enumerate([*lines, last] if _whole(last) else lines, 1):
         where = f"{path}, line {number}"
         steps.append(_parse(line, where))
         _check(steps[-1], STEP, where)
+        _check(steps[-1].get("run"), OWN_RUN, f"{where}: run")
+    if last and len(steps) == len(lines):
+        notes.append(f"The last line of steps.jsonl is torn: {len(steps):,} whole steps.")
     return steps
+
+
+def _whole(line: str) -> bool:
+    try:
+        return isinstance(json.loads(line), dict)
+    except (ValueError, RecursionError):
+        return False
 
 
 def _read(path: Path, shape: Any) -> dict[str, Any] | None:
@@ -79,6 +129,7 @@ def _read(path: Path, shape: Any) -> dict[str, Any] | None:
         return None
     value = _parse(_text(path), str(path))
     _check(value, shape, str(path))
+    _check(value.get("run"), OWN_RUN, f"{path}: run")
     return value
 
 

@@ -8,9 +8,15 @@ from collections.abc import Mapping
 from mpizero.report.html import Markup, element, void
 from mpizero.report.log import Log
 from mpizero.report.tables import Table, as_planned
+from mpizero.report.thin import thin
 from mpizero.report.traffic import on_plan
+from mpizero.text import readable
 
 LONG = 20  # rows of a table that stays folded until it is asked for
+SHOWN_SPANS = 100  # of the rows of a very long table, see `thin`
+THINNED_BY = ("loss", "grad_norm")
+LEFT_OUT = ("{:,} of {:,} rows are shown: of each of {} spans the first, the last, and those with the lowest and the "
+            "highest loss and norm. The log has all, and so has report --json.")
 POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
 STYLE = """
 :root { color-scheme: light; }
@@ -28,7 +34,8 @@ summary { cursor: pointer; font-size: 1.1rem; font-weight: bold; margin-top: 2.2
 """
 CAPTIONS = {
     "loss": "Loss and global norm of the gradient at every step; the norm on a logarithmic scale where it varies more "
-            "than 20-fold.",
+            "than 20-fold. Of very many steps each column of pixels shows the first, the last, the lowest and the "
+            "highest.",
     "memory": "Each area is one kind of memory, as the ledger counted it after each action. Black bars: model states, "
               "and activations where the plan knows them, as planned from the same list of actions. The thin line is "
               "the peak within the action, temporaries included.",
@@ -52,23 +59,26 @@ def page(log: Log, figures: Mapping[str, bytes], tables: list[Table]) -> str:
 
 
 def _title(log: Log) -> str:
-    run = log.summary or log.trace
+    run = log.summary or log.trace or log.run
     if run is None:
-        return f"Training log {log.folder.name}"
+        return f"Training log {readable(log.folder.name)}"
     return f"{run['model']}, stage {run['stage']}, {_count(run['world_size'], 'rank')}"
 
 
 def _lead(log: Log, figures: Mapping[str, bytes]) -> list[str]:
     """What there is to say first: how it went, whether plan and count agree, and what is missing."""
     losses = [row["loss"] for row in log.steps if row["loss"] is not None]
-    said = [f"{_count(len(log.steps), 'step')}" + (f", loss {losses[0]:.4f} to {losses[-1]:.4f}." if losses else ".")]
+    said = [f"{_count(len(log.steps), 'step')}" + (f", loss {losses[0]:.4f} to {losses[-1]:.4f}." if losses else "."),
+            *log.notes]
     if log.summary is not None:
+        if log.summary.get("interrupted"):
+            said.append(f"The run was interrupted by {log.summary['signal']}: the held-out loss is left out.")
         memory, traffic = all(map(as_planned, log.summary["memory"])), all(map(on_plan, log.summary["traffic"]))
         said.append(f"Bytes of model states {_equal(memory)}; bytes sent {_equal(traffic)}; replicas "
                     f"{'are equal' if log.summary['replicas_equal'] else 'DIFFER'}.")
     else:
-        said.append("The log has no summary.json: the run has not ended, or was stopped. Its memory and traffic are "
-                    "left out.")
+        state = "The run is still going on" if log.running else "The run did not end: it was killed, or has failed"
+        said.append(f"{state}. The log has no summary.json of it: memory and traffic are left out.")
     if log.trace is None:
         said.append("The log has no trace.json: no step was traced. Memory over the actions, Gantt chart and "
                     "perfetto.json are left out.")
@@ -95,11 +105,13 @@ def _table(table: Table) -> Markup:
     numbers = {key for key in table.columns if all(type(row[key]) in (int, float, type(None)) for row in table.rows)}
     heads = [element("th", heading, scope="col", class_="number" if key in numbers else "")
              for key, heading in table.columns.items()]
-    rows = [element("tr", *(_cell(row[key], key in numbers) for key in table.columns)) for row in table.rows]
+    shown = thin(table.rows, THINNED_BY, SHOWN_SPANS) if {*THINNED_BY} <= {*table.columns} else table.rows
+    rows = [element("tr", *(_cell(row[key], key in numbers) for key in table.columns)) for row in shown]
     head = element("thead", element("tr", *heads)) if any(table.columns.values()) else Markup()
     parts = [element("div", element("table", head, element("tbody", *rows)), class_="scroll")]
-    if table.note:
-        parts.append(element("p", table.note, class_="note"))
+    left_out = "" if len(shown) == len(table.rows) else LEFT_OUT.format(len(shown), len(table.rows), SHOWN_SPANS)
+    if table.note or left_out:
+        parts.append(element("p", " ".join(filter(None, (table.note, left_out))), class_="note"))
     if len(table.rows) > LONG:
         summary = element("summary", f"{table.title} ({len(table.rows):,} rows)")
         return element("details", summary, *parts, id=f"table-{table.name}")

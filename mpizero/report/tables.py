@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,7 +29,7 @@ class Table:
 
 def tables(log: Log) -> list[Table]:
     """All tables for which the log has the data, the short ones first."""
-    found = []
+    found = [] if log.run is None else [begin_table(log.run)]
     if log.summary is not None:
         found += [run_table(log.summary), memory_table(log.summary), traffic_table(log.summary)]
     if log.trace is not None:
@@ -47,6 +47,19 @@ def run_table(summary: dict[str, Any]) -> Table:
              "replicas_equal": "replicas equal at the end", "weights_sha256": "SHA-256 of the weights"}
     rows = [{"what": words, "value": values[key]} for key, words in names.items()]
     return Table("run", "The run", {"what": "", "value": ""}, rows, "; ".join(summary["mismatches"][:3]))
+
+
+def begin_table(run: dict[str, Any]) -> Table:
+    """What was known before the first step. run: run.json."""
+    hosts = Counter(run["hosts"])
+    values = {"run": run["run"], "began": run["began"], "command": run["command"], "MPI": run["mpi"],
+              "ranks": ", ".join(f"{ranks} on {host}" for host, ranks in hosts.items()),
+              "mesh": " x ".join(f"{size} {axis}" for axis, size in run["mesh"].items()), "data": run["data"],
+              **{f"version of {name}": version for name, version in run["versions"].items()},
+              **{name: str(value).lower() if isinstance(value, bool | None) else value
+                 for name, value in run["settings"].items() if name not in ("data", "model", "stage")}}
+    rows = [{"what": words, "value": value} for words, value in values.items()]
+    return Table("begin", "How it was started", {"what": "", "value": ""}, rows)
 
 
 def memory_table(summary: dict[str, Any]) -> Table:

@@ -16,6 +16,7 @@ from mpizero.report.perfetto import perfetto
 from mpizero.report.style import image, require_matplotlib
 from mpizero.report.tables import tables
 from mpizero.report.traffic import draw_traffic
+from mpizero.text import readable
 
 
 def write_report(log: Log, out: Path) -> dict[str, Any]:
@@ -28,8 +29,9 @@ def write_report(log: Log, out: Path) -> dict[str, Any]:
     for name, figure in _figures(log):
         vectors[name] = image(figure, "svg")
         written += [_write(out / f"{name}.svg", vectors[name]), _write(out / f"{name}.png", image(figure, "png"))]
-    written.append(_write(out / "report.html", page(log, vectors, found).encode()))
-    return {"files": written, **{table.name: table.rows for table in found}}
+    # a name or a command that is not UTF-8 has surrogates
+    written.append(_write(out / "report.html", readable(page(log, vectors, found)).encode()))
+    return {"files": [readable(file) for file in written], "notes": list(log.notes), **{table.name: table.rows for table in found}}
 
 
 def _figures(log: Log) -> list[tuple[str, Any]]:

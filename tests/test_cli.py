@@ -1,0 +1,94 @@
+"""What entry points share: errors in the words of flags, files that are written whole or not at all."""
+
+from __future__ import annotations
+
+import json
+import os
+
+import pytest
+
+from mpizero.cli import Parser, add_train_flags, as_flags, check_writable, finite, spelled, train_config, write_json
+from mpizero.errors import ConfigError
+from mpizero.text import readable
+
+
+def parse(*words):
+    parser = Parser()
+    add_train_flags(parser)
+    return train_config(parser, words)
+
+
+@spelled()
+def fail(words, text):
+    parse(*words)
+    raise ConfigError(text)
+
+
+@pytest.mark.parametrize("words, text, said", [
+    ((), "`batch_size` 3 and `ranks`, `config`", "--batch-size 3 and mpirun -n, --config"),
+    ((), "`shape` and `nothing` are no fields", "`shape` and `nothing` are no fields"),
+    (("--data", "`lr`.npz"), "`data` `lr`.npz is empty, but `lr` is not", "--data `lr`.npz is empty, but --lr is not"),
+    (("--data=x `log` `lr`",), "`data` 'x `log` `lr`' is empty", "--data 'x `log` `lr`' is empty"),
+])
+def test_fields_are_flags_but_what_the_user_wrote_stands(monkeypatch, words, text, said):
+    monkeypatch.setattr(Parser, "words", set())
+    with pytest.raises(ConfigError) as error:
+        fail(words, text)
+    assert str(error.value) == said == as_flags(text)
+
+
+def test_so_does_what_a_toml_file_says(tmp_path, monkeypatch):
+    monkeypatch.setattr(Parser, "words", set())
+    (tmp_path / "run.toml").write_text('data = "`steps`.npz"')
+    with pytest.raises(ConfigError, match="--data `steps`.npz is empty"):
+        fail(("--config", str(tmp_path / "run.toml")), "`data` `steps`.npz is empty")
+
+
+def test_a_toml_file_may_begin_with_a_byte_order_mark(tmp_path):
+    (tmp_path / "run.toml").write_bytes(b"\xef\xbb\xbfsteps = 7\n")
+    assert parse("--config", str(tmp_path / "run.toml")).steps == 7
+
+
+@pytest.mark.parametrize("flag", ["log", "json"])
+def test_an_empty_name(flag):
+    with pytest.raises(ConfigError, match=f"`{flag}` is empty: name a"):
+        parse(f"--{flag}", "")
+
+
+def test_asking_whether_a_file_can_be_written_leaves_nothing(tmp_path):
+    check_writable("--json", tmp_path / "new.json")
+    check_writable("--json", "/dev/null")
+    assert list(tmp_path.iterdir()) == []
+    for path, words in ((tmp_path, "Is a directory"), (tmp_path / "no" / "new.json", "No such file or directory"),
+                        (tmp_path / ("n" * 300), "File name too long")):
+        with pytest.raises(ConfigError, match=f"--json .* cannot be written: {words}"):
+            check_writable("--json", path)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+def test_a_folder_that_takes_no_file(tmp_path):
+    (tmp_path / "s.json").write_text("old")
+    tmp_path.chmod(0o500)
+    try:
+        with pytest.raises(ConfigError, match="Permission denied"):
+            check_writable("--json", tmp_path / "s.json")  # which is replaced, not written
+    finally:
+        tmp_path.chmod(0o700)
+
+
+def test_a_file_that_cannot_be_written_is_named_with_its_flag(tmp_path):
+    (tmp_path / "s.json.part").mkdir()
+    write_json(tmp_path / "s.json", {"loss": 1.0})
+    assert json.loads((tmp_path / "s.json").read_text()) == {"loss": 1.0}
+    with pytest.raises(ConfigError, match="--json /dev/full cannot be written: No space left on device"):
+        write_json("/dev/full", {"loss": 1.0})
+    with pytest.raises(ConfigError, match="`log` .*/s.json.part cannot be written: Is a directory"):
+        write_json(tmp_path / "s.json.part", {}, "`log`")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["s.json", "s.json.part"]
+
+
+def test_names_that_are_not_utf_8():
+    name = os.fsdecode(b"na\xffme")
+    assert readable(name) == "na\\udcffme" and readable("häme") == "häme"
+    assert finite({"files": [name, float("nan")]}) == {"files": ["na\\udcffme", None]}

@@ -1,0 +1,121 @@
+"""Real signals to real runs: they stop after the step, write what there is, and end with 128 + the signal."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from mpizero.interrupt import SIGNALS, noted
+from tests.support.launch import ROOT, clean_environment, mpirun
+
+PROGRAM = """
+import os, runpy, sys
+open(os.path.join(sys.argv.pop(1), str(os.getpid())), "w").close()
+runpy.run_module("mpizero.train", run_name="__main__", alter_sys=True)
+"""
+TWICE = """
+import os, signal, sys, time
+from mpizero.interrupt import SAME, noted
+with noted() as stop:
+    for _ in range(2):  # the second at once: the same request
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(0.01)
+    print(stop(), flush=True)
+    time.sleep(SAME)
+    os.kill(os.getpid(), signal.SIGINT)
+    print("alive", flush=True)
+"""
+
+
+def begin(n, tmp_path):
+    """A run without end on n ranks (None: without mpirun) that has taken its first step, and the ranks' process ids."""
+    (tmp_path / "pids").mkdir()
+    flags = ["--steps", "1000000", "--log-every", "1000000", "--log", tmp_path / "log", "--json", tmp_path / "s.json"]
+    command = [*([] if n is None else [mpirun(), "-n", str(n)]), sys.executable, "-c", PROGRAM, tmp_path / "pids", *flags]
+    child = subprocess.Popen(list(map(str, command)), cwd=ROOT, env=clean_environment(), start_new_session=True,
+                             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    steps = tmp_path / "log" / "steps.jsonl"
+    for _ in range(6000):
+        if child.poll() is not None or steps.exists() and steps.stat().st_size:
+            break
+        time.sleep(0.01)
+    assert child.poll() is None, child.communicate()
+    return child, sorted(int(path.name) for path in (tmp_path / "pids").iterdir())
+
+
+def ended(child):
+    """Its status and what it wrote. Within a minute."""
+    try:
+        stdout, stderr = child.communicate(timeout=60)
+    finally:
+        if child.poll() is None:
+            os.killpg(child.pid, signal.SIGKILL)
+    assert "Traceback" not in stdout + stderr, stdout + stderr
+    return child.returncode, stdout, stderr
+
+
+def check(tmp_path, stdout, number):
+    """Everything is there, and says so."""
+    summary = json.loads((tmp_path / "s.json").read_text())
+    assert (summary["interrupted"], summary["signal"]) == (True, signal.Signals(number).name)
+    steps = [json.loads(line)["step"] for line in (tmp_path / "log" / "steps.jsonl").read_text().splitlines()]
+    assert steps == sorted({0, len(summary["losses"]) - 1})  # the last one has a line although it is no millionth
+    assert summary["replicas_equal"] and summary["eval_loss"] is None
+    for name in ("summary.json", "trace.json", "run.json"):
+        assert json.loads((tmp_path / "log" / name).read_text())["run"] == summary["run"]
+    assert f"interrupted by {signal.Signals(number).name} after {steps[-1] + 1:,} step" in stdout
+
+
+@pytest.mark.launches
+@pytest.mark.parametrize("n, to, number", [
+    (None, "rank", signal.SIGINT), (2, "rank", signal.SIGTERM), (2, "mpirun", signal.SIGUSR1)])
+def test_a_signal_ends_a_run_in_good_order(tmp_path, n, to, number):
+    """One rank that is asked stops all. USR1 is what every mpirun hands on."""
+    child, pids = begin(n, tmp_path)
+    assert len(pids) == (n or 1)
+    os.kill(child.pid if to == "mpirun" else pids[-1], number)
+    status, stdout, stderr = ended(child)
+    assert status == 128 + number, stdout + stderr
+    check(tmp_path, stdout, number)
+
+
+@pytest.mark.launches
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_to_mpirun(tmp_path, number):
+    """MPICH's waits for its ranks. Open MPI's ends them with TERM, and a quarter of a second later for good: then what
+    they have written is whole."""
+    child, _ = begin(2, tmp_path)
+    os.kill(child.pid, number)
+    status, stdout, stderr = ended(child)
+    assert status not in (0, 2), stdout + stderr
+    if "MPICH" in json.loads((tmp_path / "log" / "run.json").read_text())["mpi"]:
+        assert status == 128 + number, stdout + stderr
+        check(tmp_path, stdout, number)
+    elif (tmp_path / "log" / "summary.json").exists():
+        assert json.loads((tmp_path / "log" / "summary.json").read_text())["interrupted"] is True
+
+
+def test_a_second_signal_ends_at_once(launch):
+    end = launch(None, "-c", TWICE)
+    assert (end.status, end.stdout) == (-signal.SIGINT, f"{int(signal.SIGTERM)}\n"), end.output
+
+
+def test_handlers_of_others_are_given_back():
+    ours = [lambda *_: None for _ in SIGNALS]
+    before = [signal.signal(number, handler) for number, handler in zip(SIGNALS, ours, strict=True)]
+    try:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        with noted() as stop:
+            assert stop() == 0 and signal.getsignal(signal.SIGINT) == signal.SIG_IGN
+            signal.raise_signal(signal.SIGUSR1)
+            assert stop() == signal.SIGUSR1
+        assert [signal.getsignal(number) for number in SIGNALS] == [signal.SIG_IGN, *ours[1:]]
+    finally:
+        for number, handler in zip(SIGNALS, before, strict=True):
+            signal.signal(number, handler)
