@@ -32,14 +32,27 @@ OTHER_SECONDS = {LoadBatch: 2e-6, Loss: 4e-6, LossBackward: 3e-6}
 BYTES_A_SECOND = 4e8
 
 
-def write_log(folder: Path, **options: Any) -> Path:
-    """The three files; options as for `sample`."""
+def write_log(folder: Path, run: str | None = None, **options: Any) -> Path:
+    """The files; options as for `sample`. run: an identifier; without, a log of an older version, with three files."""
     folder.mkdir(parents=True, exist_ok=True)
     steps, summary, trace = sample(**options)
-    (folder / "steps.jsonl").write_text("".join(json.dumps(row) + "\n" for row in steps))
-    (folder / "summary.json").write_text(json.dumps(summary))
-    (folder / "trace.json").write_text(json.dumps(trace))
+    own = {} if run is None else {"run": run}
+    if run is not None:
+        (folder / "run.json").write_text(json.dumps(begun(run, summary)))
+    (folder / "steps.jsonl").write_text("".join(json.dumps(own | row) + "\n" for row in steps))
+    (folder / "summary.json").write_text(json.dumps(own | summary))
+    (folder / "trace.json").write_text(json.dumps(own | trace))
     return folder
+
+
+def begun(run: str, summary: dict[str, Any]) -> dict[str, Any]:
+    """run.json."""
+    ranks = summary["world_size"]
+    return {"run": run, "began": "2026-11-30T03:15:02+00:00", "command": "python -m mpizero.train --stage 3",
+            **{key: summary[key] for key in ("model", "stage", "world_size", "psi")},
+            "mesh": {"replicate": summary["replicas"], "shard": summary["shard_size"]}, "hosts": ["node0"] * ranks,
+            "mpi": "MPICH 5.0.2", "versions": {"mpizero": "0.1.0"}, "data": "teacher task",
+            "settings": {"lr": 0.01, "clip": None, "no_sync": False, "stage": summary["stage"]}}
 
 
 def sample(ranks: int = 4, units: int = 5, stage: str = "3", shards: int | None = None, steps: int = 50,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import struct
 
 import pytest
@@ -19,6 +20,10 @@ import runpy, sys
 sys.modules[sys.argv.pop(1)] = None  # importing it raises ImportError
 runpy.run_module("mpizero.report", run_name="__main__")
 """
+
+
+def data_of(path):
+    return json.loads(path.read_text())
 
 
 def sentence(finished) -> str:
@@ -80,6 +85,23 @@ def test_a_log_that_has_only_begun(tmp_path, capsys):
     assert [path.name for path in log.iterdir()] == ["steps.jsonl"]
 
 
+def test_a_folder_whose_name_is_not_utf_8(launch, tmp_path):
+    log = write_log(tmp_path / os.fsdecode(b"na\xffme"), run="a-run", ranks=1, units=3, steps=2)
+    with (log / "steps.jsonl").open("a") as file:
+        file.write('{"run": "a-')
+    about = json.loads((log / "run.json").read_text())
+    (log / "run.json").write_text(json.dumps(about | {"command": f"train --log {log}"}))
+    (log / "summary.json").unlink()
+    end = launch(None, *REPORT, log, "--json", tmp_path / "tables.json", env={"PYTHONIOENCODING": "utf-8"})
+    assert end.status == 0 and not end.stderr, end.output
+    assert end.stdout.startswith("The last line of steps.jsonl is torn: 2 whole steps.\nwrote ")
+    data = json.loads((tmp_path / "tables.json").read_bytes())
+    assert data["files"][-1] == f"{tmp_path}/na\\udcffme/report.html" and data["files"][-1] in end.stdout
+    assert data["notes"] == ["The last line of steps.jsonl is torn: 2 whole steps."]
+    page = (log / "report.html").read_text(encoding="utf-8")
+    assert "na\\udcffme" in page and "is torn" in page and "did not end" in page
+
+
 def test_a_run_that_ran(launch, tmp_path):
     """Real ranks on a hybrid mesh, with prefetch: the trace keeps the rules and knows every message."""
     flags = ("--stage", "3", "--shard-size", "2", "--steps", "3", "--backward-prefetch", "1")
@@ -87,6 +109,7 @@ def test_a_run_that_ran(launch, tmp_path):
     assert end.status == 0, end.output
     assert main([str(tmp_path), "--json", str(tmp_path / "tables.json")]) == 0
     data = json.loads((tmp_path / "tables.json").read_text())
+    assert data["notes"] == [] and data["begin"][0]["value"] == data_of(tmp_path / "summary.json")["run"]
     assert all(row["equal"] for name in ("memory", "traffic", "actions") for row in data[name])
     traced = json.loads((tmp_path / "perfetto.json").read_text())
     arrows, trace = check(traced["traceEvents"], 4)["s"], json.loads((tmp_path / "trace.json").read_text())

@@ -6,9 +6,11 @@ import json
 
 import pytest
 
+from mpizero.engine.trainer import StepRecord
 from mpizero.errors import ConfigError
 from mpizero.report.log import read_log
-from tests.report.sample import sample, write_log
+from mpizero.runlog import open_log
+from tests.report.sample import begun, sample, write_log
 
 
 @pytest.fixture
@@ -89,7 +91,7 @@ def test_files_of_another_shape(folder, file, edit, words):
     assert words in str(error.value) and file in str(error.value) and "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize("file", ["steps.jsonl", "summary.json", "trace.json"])
+@pytest.mark.parametrize("file", ["run.json", "steps.jsonl", "summary.json", "trace.json"])
 @pytest.mark.parametrize("text, words", [
     (b'{"step": 3, "lo', "is not whole JSON"),
     (b"", "is not whole JSON"),
@@ -106,11 +108,58 @@ def test_files_that_are_cut_or_not_json(folder, file, text, words):
     assert words in str(error.value) and file in str(error.value) and len(str(error.value)) < 400
 
 
-def test_a_line_is_named(folder):
+@pytest.mark.parametrize("cut", [1, 40, 200])
+def test_a_torn_last_line_is_dropped(folder, cut):
+    """The run was killed while it wrote, or writes now. A line that lacks nothing but its end is whole."""
+    whole = (folder / "steps.jsonl").read_bytes()
+    (folder / "steps.jsonl").write_bytes(whole[:-cut])
+    log = read_log(folder)
+    assert [row["step"] for row in log.steps] == ([0, 1, 2, 3] if cut == 1 else [0, 1, 2])
+    assert log.notes == (() if cut == 1 else ("The last line of steps.jsonl is torn: 3 whole steps.",))
+
+
+@pytest.mark.parametrize("line, number", [('{"step": 4, "loss": 0.9\n', 5), ('{"step": 4, "lo\n{"step": 5', 5), ("\n", 5)])
+def test_damage_before_the_end_is_an_error_that_names_the_line(folder, line, number):
     with (folder / "steps.jsonl").open("a") as file:
-        file.write('{"step": 4, "loss": 0.9')
-    with pytest.raises(ConfigError, match=r"steps.jsonl, line 5 is not whole JSON"):
+        file.write(line)
+    with pytest.raises(ConfigError, match=f"steps.jsonl, line {number} is not whole JSON"):
         read_log(folder)
+
+
+def with_run(path, run):
+    value = json.loads(path.read_text())
+    path.write_text(json.dumps(value | {"run": run}))
+
+
+def test_files_of_another_run_are_left_out(tmp_path):
+    folder = write_log(tmp_path, run="20261130-031502-ab12cd", ranks=2, units=3, steps=4)
+    log = read_log(folder)
+    assert (log.run["run"], log.notes, log.running) == ("20261130-031502-ab12cd", (), False)
+    assert log.summary is not None and log.trace is not None
+    with_run(folder / "summary.json", "other")
+    with_run(folder / "trace.json", None)
+    log = read_log(folder)
+    assert log.summary is None and log.trace is None and len(log.steps) == 4
+    assert log.notes == tuple(f"{name} is of another run ({run}) than the steps (20261130-031502-ab12cd): it is left "
+                              "out." for name, run in (("summary.json", "other"), ("trace.json", None)))
+    with_run(folder / "run.json", "third")
+    with pytest.raises(ConfigError, match=r"step 0 is of another run \(20261130.*\) than run.json \(third\)"):
+        read_log(folder)
+    (folder / "run.json").unlink()
+    assert read_log(folder).run is None
+    with (folder / "steps.jsonl").open("a") as file:
+        file.write((folder / "steps.jsonl").read_text().splitlines()[3].replace("20261130-031502-ab12cd", "other") + "\n")
+    with pytest.raises(ConfigError, match=r"step 3 is of another run \(other\) than the first one"):
+        read_log(folder)
+
+
+def test_a_run_that_goes_on(tmp_path):
+    log = open_log(tmp_path, "first", begun("first", sample(ranks=1, units=3)[1]))
+    log.append(StepRecord(0, 2.5, 1.0, 0.01, 1.0, False, 9.0, 1, 2, 3))
+    found = read_log(tmp_path)
+    assert (found.running, len(found.steps), found.summary, found.notes) == (True, 1, None, ())
+    log.about.close()
+    assert read_log(tmp_path).running is False
 
 
 def test_numbers_beyond_all(folder):

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import base64
 import json
+import math
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 
 import pytest
 
+from mpizero.report.curves import draw_curves
 from mpizero.report.html import Markup, element, void
 from mpizero.report.log import Log, read_log
 from mpizero.report.page import page, show
+from mpizero.report.style import image
 from mpizero.report.tables import action_table, tables
-from tests.report.sample import sample, write_log
+from mpizero.report.thin import thin
+from tests.report.sample import begun, sample, write_log
 
 SVG = b"<svg xmlns='http://www.w3.org/2000/svg'/>"
 VOID = {"meta", "img"}
@@ -109,10 +114,52 @@ def test_what_is_missing_is_said(tmp_path):
     (folder / "trace.json").unlink()
     reader = read(read_log(folder), figures=("loss",))
     text = "\n".join(reader.texts)
-    for words in ("Training log a <log>", "has no summary.json", "has no trace.json", "2 steps"):
+    for words in ("Training log a <log>", "The run did not end", "has no summary.json", "has no trace.json", "2 steps"):
         assert words in text
     (folder / "steps.jsonl").write_text("")
     assert "No step has ended yet" in "\n".join(read(read_log(folder), figures=()).texts)
+
+
+def test_a_run_says_how_it_was_started_and_whether_it_goes_on():
+    log, (_, summary, _) = log_of(ranks=2, units=3), sample(ranks=2, units=3)
+    going = replace(log, summary=None, trace=None, run=begun("an-identifier", summary), running=True, notes=("Torn.",))
+    text = "\n".join(read(going, figures=("loss",)).texts)
+    for words in ("mlp, stage 3, 2 ranks", "The run is still going on", "Torn.", "an-identifier", "MPICH 5.0.2",
+                  "2 on node0", "1 replicate x 2 shard", "2026-11-30T03:15:02+00:00", "--stage 3"):
+        assert words in text, words
+    assert "did not end" not in text and "\nNO\n" not in text.split("Steps (")[0]
+    summary = {**log.summary, "interrupted": True, "signal": "SIGTERM", "eval_loss": None}
+    assert "The run was interrupted by SIGTERM" in "\n".join(read(replace(log, summary=summary)).texts)
+
+
+def test_the_page_of_very_many_steps_is_small():
+    """And shows the one step that sticks out."""
+    [row] = sample(ranks=1, units=3, steps=1)[0]
+    steps = [row | {"step": i, "loss": 2 + 1e-5 * (i * 7919 % 1000), "grad_norm": None if i == 77_001 else 1.0}
+             for i in range(100_000)]
+    steps[54_321]["loss"], steps[54_329]["grad_norm"] = 9.75, 0.03125
+    log = replace(log_of(ranks=1, units=3), steps=steps)
+    found = {table.name: table for table in tables(log)}
+    assert len(found["steps"].rows) == 100_000
+    text = page(log, {"loss": image(draw_curves(steps), "svg")}, [found["steps"]])
+    assert len(text) < 2_000_000
+    shown = Reader(text).texts
+    assert {"9.75", "0.03125", "77,001", "0", "99,999"} <= set(shown)
+    assert any(" of 100,000 rows are shown" in words for words in shown)
+
+
+def test_thinning_keeps_what_sticks_out():
+    values = [math.sin(i / 900) + 0.1 * math.sin(i) for i in range(30_000)]
+    values[12_345], values[23_456] = 50.0, -50.0
+    rows = [{"i": i, "x": None if i in (600, 601, 29_990) else value} for i, value in enumerate(values)]
+    kept = thin(rows, ["x"], 100)
+    assert [row["i"] for row in kept] == sorted({row["i"] for row in kept}) and 200 < len(kept) <= 500
+    for span in range(100):  # by another way than the code's
+        there = [row["x"] for row in rows[300 * span:300 * span + 300] if row["x"] is not None]
+        here = [row["x"] for row in kept if 300 * span <= row["i"] < 300 * span + 300 and row["x"] is not None]
+        assert (min(here), max(here)) == (min(there), max(there))
+    assert {0, 299, 300, 600, 29_990, 29_999} <= {row["i"] for row in kept}
+    assert thin(rows[:500], ["x"], 100) == rows[:500]
 
 
 def test_tables_are_the_logs():
