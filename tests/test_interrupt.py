@@ -37,7 +37,8 @@ def begin(n, tmp_path):
     """A run without end on n ranks (None: without mpirun) that has taken its first step, and the ranks' process ids."""
     (tmp_path / "pids").mkdir()
     flags = ["--steps", "1000000", "--log-every", "1000000", "--log", tmp_path / "log", "--json", tmp_path / "s.json"]
-    command = [*([] if n is None else [mpirun(), "-n", str(n)]), sys.executable, "-c", PROGRAM, tmp_path / "pids", *flags]
+    launcher = [] if n is None else [mpirun(), "-n", n]
+    command = [*launcher, sys.executable, "-c", PROGRAM, tmp_path / "pids", *flags]
     child = subprocess.Popen(list(map(str, command)), cwd=ROOT, env=clean_environment(), start_new_session=True,
                              stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     steps = tmp_path / "log" / "steps.jsonl"

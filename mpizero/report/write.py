@@ -20,7 +20,7 @@ from mpizero.text import readable
 
 
 def write_report(log: Log, out: Path) -> dict[str, Any]:
-    """Write report.html, each figure as PNG and SVG, and perfetto.json into `out`; returns files and tables as data."""
+    """Write report.html, each figure as PNG and SVG, and perfetto.json into `out`; returns files, notes and tables."""
     require_matplotlib()
     found, written, vectors = tables(log), [], {}
     _make(out)
@@ -31,7 +31,8 @@ def write_report(log: Log, out: Path) -> dict[str, Any]:
         written += [_write(out / f"{name}.svg", vectors[name]), _write(out / f"{name}.png", image(figure, "png"))]
     # a name or a command that is not UTF-8 has surrogates
     written.append(_write(out / "report.html", readable(page(log, vectors, found)).encode()))
-    return {"files": [readable(file) for file in written], "notes": list(log.notes), **{table.name: table.rows for table in found}}
+    return {"files": [readable(file) for file in written], "notes": list(log.notes),
+            **{table.name: table.rows for table in found}}
 
 
 def _figures(log: Log) -> list[tuple[str, Any]]:

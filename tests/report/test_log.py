@@ -118,11 +118,11 @@ def test_a_torn_last_line_is_dropped(folder, cut):
     assert log.notes == (() if cut == 1 else ("The last line of steps.jsonl is torn: 3 whole steps.",))
 
 
-@pytest.mark.parametrize("line, number", [('{"step": 4, "loss": 0.9\n', 5), ('{"step": 4, "lo\n{"step": 5', 5), ("\n", 5)])
-def test_damage_before_the_end_is_an_error_that_names_the_line(folder, line, number):
+@pytest.mark.parametrize("text", ['{"step": 4, "loss": 0.9\n', '{"step": 4, "lo\n{"step": 5', "\n"])
+def test_damage_before_the_end_is_an_error_that_names_the_line(folder, text):
     with (folder / "steps.jsonl").open("a") as file:
-        file.write(line)
-    with pytest.raises(ConfigError, match=f"steps.jsonl, line {number} is not whole JSON"):
+        file.write(text)
+    with pytest.raises(ConfigError, match="steps.jsonl, line 5 is not whole JSON"):
         read_log(folder)
 
 
@@ -147,8 +147,9 @@ def test_files_of_another_run_are_left_out(tmp_path):
         read_log(folder)
     (folder / "run.json").unlink()
     assert read_log(folder).run is None
-    with (folder / "steps.jsonl").open("a") as file:
-        file.write((folder / "steps.jsonl").read_text().splitlines()[3].replace("20261130-031502-ab12cd", "other") + "\n")
+    lines = (folder / "steps.jsonl").read_text().splitlines()
+    lines[3] = lines[3].replace("20261130-031502-ab12cd", "other")
+    (folder / "steps.jsonl").write_text("\n".join(lines) + "\n")
     with pytest.raises(ConfigError, match=r"step 3 is of another run \(other\) than the first one"):
         read_log(folder)
 
