@@ -22,7 +22,7 @@ from mpizero.cli import (
     train_config,
     write_json,
 )
-from mpizero.comm import run_main, start
+from mpizero.comm import barrier, run_main, start
 from mpizero.dtypes import ITEMSIZE
 from mpizero.engine.gather import gather_data
 from mpizero.engine.job import Job, prepare
@@ -59,6 +59,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             say("\n".join(show(action) for action in job.lists.step()))
         summary = _train(job, run, log, stop)
         say(f"{ending(job, summary)}\n\n{proof(summary)}")
+        barrier(world)  # whoever leaves with a status takes the others along: not before rank 0 has written and spoken
     return exit_status(summary)
 
 
