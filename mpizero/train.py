@@ -147,8 +147,8 @@ def _traffic_table(ranks: list[dict[str, Any]], psi_bytes: int) -> str:
 
 
 def _told(job: Job, record: StepRecord) -> bool:
-    """Whether the step has a line: the first, every K-th, the last."""
-    return record.step % job.config.log_every == 0 or record.step + 1 == job.settings.steps
+    """Whether the step has a line of itself: the first, and every K-th. The last one gets it in the end."""
+    return record.step % job.config.log_every == 0
 
 
 def _tell(job: Job, record: StepRecord, log: RunLog | None, last: bool = False) -> None:

@@ -29,7 +29,7 @@ def summarise(job: Job, progress: Progress) -> dict[str, Any]:
     mismatches = compare_replicas(job.world, job.state.units)
     names = [MASTER.name, *(state.name for state in job.optimizer.spec.states)]
     digests = {name: sha256(job.task.model.spec, job.state.units, name) for name in names}
-    memory["device_peak"] = job.ledger.most_bytes  # after all that needs the device
+    memory["device_peak"] = job.ledger.peak_bytes  # now that nothing more needs the device
     ranks = gather_data(job.world, [memory, traffic])
     settings = job.settings
     return {
@@ -82,7 +82,7 @@ def _memory(job: Job, progress: Progress) -> dict[str, Any]:
         "peak_action": ledger.peak_model_state_action,
         "by_kind": kinds,
         "activation_peak": ledger.peak[ACTIVATION],
-        "device_peak": 0,  # see `summarise`
+        "device_peak": ledger.peak_bytes,  # of steps alone, see `summarise`
         "planned_after_backward": plan.after_backward_bytes,
         "planned_at_rest": plan.at_rest_bytes,
         "planned_peak": plan.peak_bytes,

@@ -53,7 +53,7 @@ class Ledger:
         self.capacity = capacity
         self.debug = debug
         self.live = dict.fromkeys(KINDS, 0)
-        self.live_bytes = self.peak_bytes = self._earlier_peak = 0
+        self.live_bytes = 0
         self._entries: dict[int, _Entry] = {}
         self.at("start")
         self.reset_peaks()
@@ -113,16 +113,10 @@ class Ledger:
         self.action_peak_bytes = self.live_bytes
 
     def reset_peaks(self) -> None:
-        """Start the peaks again from what is live; all but `most_bytes`."""
-        self._earlier_peak = self.most_bytes
+        """Start the peaks again from what is live."""
         self.peak = dict(self.live)
         self.peak_bytes, self.peak_action, self.peak_live = self.live_bytes, self.action, dict(self.live)
         self.peak_model_state_bytes, self.peak_model_state_action = self.model_state_bytes, self.action
-
-    @property
-    def most_bytes(self) -> int:
-        """The peak of its whole life: the capacity that it has needed."""
-        return max(self._earlier_peak, self.peak_bytes)
 
     @property
     def model_state_bytes(self) -> int:

@@ -113,8 +113,8 @@ def test_mutation_division_dropped(several, wrong_by, monkeypatch):
     """Gradients are divided by this rank's targets alone."""
     accumulate = trainer._accumulate
 
-    def undivided(job, scale):
-        return accumulate(job, scale * job.world.size)
+    def undivided(job, scale, stop):
+        return accumulate(job, scale * job.world.size, stop)
 
     monkeypatch.setattr(trainer, "_accumulate", undivided)
     assert wrong_by(prepare(CONFIG, several)) > FAR

@@ -74,7 +74,7 @@ def test_replicas_that_differ_come_first(group):
 @pytest.mark.parametrize("steps", [0, 3])
 @pytest.mark.parametrize("config", [replace(MLP, hidden=96, batch_size=16), GPT], ids=["mlp", "gpt"])
 def test_the_peak_that_is_told_is_the_capacity_that_is_needed(group, config, steps):
-    """By setting up, steps, evaluation and digests together."""
+    """By all together: setting up, steps, evaluation and digests."""
     config = replace(config, stage="3", steps=steps)
 
     def run(memory):
