@@ -181,6 +181,11 @@ def loads_a_library_on_rank_1():
     comm.barrier(comm.start())
 
 
+def tells_its_host():
+    world = comm.start()
+    print(f"{world.rank} is on {os.uname().nodename} of {''.join(world.hosts)}\n", end="")
+
+
 def leaves_no_message_behind():
     """Every notice is received before MPI ends, also by ranks that leave by themselves at the same time."""
     world = comm.start()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -13,6 +14,8 @@ from mpizero.comm.hosts import Place, by_host, host_names, is_crowded, this_plac
 from mpizero.layout import MeshShape
 from mpizero.report.log import read_log
 
+JOBS = Path(__file__).with_name("jobs.py")
+# by the launcher's rank
 WRAP = """case $((${OMPI_COMM_WORLD_RANK:-$PMI_RANK} % 2)) in 0) host=a;; *) host=b;; esac
 exec unshare --uts sh -c 'hostname "$0"; exec "$@"' $host "$@"
 """
@@ -93,26 +96,32 @@ def test_near_is_on_this_host(world):
 
 @pytest.fixture
 def dealt(launch, tmp_path):
-    """Run on ranks that believe to be on hosts a, b, a, b: returns the log of a training run."""
+    """Run Python on four ranks that believe to be on hosts a, b, a, b."""
     if subprocess.run(["unshare", "--uts", "true"], capture_output=True).returncode:
         pytest.skip("cannot give ranks a host name of their own: needs root")
     wrap = tmp_path / "wrap.sh"
     wrap.write_text(WRAP)
 
-    def run(*flags):
-        code = ["/bin/sh", wrap, sys.executable, "-m", "mpizero.train", "--log", tmp_path / "log", *flags]
-        end = launch(4, "-c", f"import os, sys; os.execv('/bin/sh', {[str(each) for each in code]!r})")
+    def run(*arguments):
+        command = list(map(str, ["/bin/sh", wrap, sys.executable, *arguments]))
+        end = launch(4, "-c", f"import os; os.execv('/bin/sh', {command!r})")
         assert end.status == 0, end.output
-        return end, read_log(tmp_path / "log")
+        return end.stdout
 
     return run
 
 
-def test_ranks_dealt_round_robin(dealt):
+def test_each_rank_is_where_it_is_said_to_be(dealt):
+    lines = dealt(JOBS, "tells_its_host").splitlines()
+    assert sorted(lines) == ["0 is on a of aabb", "1 is on a of aabb", "2 is on b of aabb", "3 is on b of aabb"]
+
+
+def test_ranks_dealt_round_robin(dealt, tmp_path):
     """Shard groups of two stay inside hosts. Across them go the sums over replicas alone: an all-reduce of psi/2
     float16 in a ring of two, of which a rank sends 2 (2-1)/2 = 1 times the bytes: psi/2 * 2."""
-    end, log = dealt("--stage", "3", "--shard-size", "2", "--steps", "2")
-    assert [rank["host"] for rank in log.trace["ranks"]] == ["a", "a", "b", "b"] and "2 on a, 2 on b" in end.stdout
+    header = dealt("-m", "mpizero.train", "--stage", "3", "--shard-size", "2", "--steps", "2", "--log", tmp_path / "log")
+    log = read_log(tmp_path / "log")
+    assert [rank["host"] for rank in log.trace["ranks"]] == ["a", "a", "b", "b"] and "on b" in header
     psi = log.summary["psi"]
     assert psi == 32656
     assert [between(rank, log.trace["ranks"]) for rank in log.trace["ranks"]] == [psi] * 4
