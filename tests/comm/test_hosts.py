@@ -119,7 +119,8 @@ def test_each_rank_is_where_it_is_said_to_be(dealt):
 def test_ranks_dealt_round_robin(dealt, tmp_path):
     """Shard groups of two stay inside hosts. Across them go the sums over replicas alone: an all-reduce of psi/2
     float16 in a ring of two, of which a rank sends 2 (2-1)/2 = 1 times the bytes: psi/2 * 2."""
-    header = dealt("-m", "mpizero.train", "--stage", "3", "--shard-size", "2", "--steps", "2", "--log", tmp_path / "log")
+    flags = ["--stage", "3", "--shard-size", "2", "--steps", "2", "--log", tmp_path / "log"]
+    header = dealt("-m", "mpizero.train", *flags)
     log = read_log(tmp_path / "log")
     assert [rank["host"] for rank in log.trace["ranks"]] == ["a", "a", "b", "b"] and "on b" in header
     psi = log.summary["psi"]
