@@ -41,6 +41,11 @@ class RunLog:
     about: TextIO
     older: Path | None
 
+    @property
+    def files(self) -> list[str]:
+        """The names of what stands there now."""
+        return [name for name in ("run.json", *RESULTS) if (self.folder / name).exists()]
+
     def append(self, record: StepRecord) -> None:
         """A line of steps.jsonl, whole."""
         line = json.dumps(finite({"run": self.run, **asdict(record)}), allow_nan=False) + "\n"

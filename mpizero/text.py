@@ -36,6 +36,17 @@ def counted(number: int, what: str) -> str:
     return f"{number:,} {what}" if number == 1 else f"{number:,} {what}{'es' if what.endswith(('s', 'ch')) else 's'}"
 
 
+def numbers(values: Sequence[int]) -> str:
+    """`0-3`, `0-1, 4`: increasing whole numbers, runs of them joined."""
+    runs: list[list[int]] = []
+    for value in values:
+        if runs and value == runs[-1][-1] + 1:
+            runs[-1].append(value)
+        else:
+            runs.append([value])
+    return ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
+
+
 def table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     """Aligned columns: words to the left, numbers to the right with thousands separated."""
     body = [list(row) for row in rows]

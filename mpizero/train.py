@@ -5,7 +5,6 @@ from __future__ import annotations
 import shlex
 import signal
 import sys
-from collections import Counter
 from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Any
@@ -23,7 +22,7 @@ from mpizero.cli import (
     write_json,
 )
 from mpizero.comm import barrier, run_main, start
-from mpizero.dtypes import ITEMSIZE
+from mpizero.console import StepLines, duration, header, key_values, proof
 from mpizero.engine.gather import gather_data
 from mpizero.engine.job import Job, prepare
 from mpizero.engine.summary import facts, summarise
@@ -33,7 +32,7 @@ from mpizero.engine.verdict import verdict
 from mpizero.interrupt import noted
 from mpizero.runlog import RunLog, make_folder, new_id, open_log
 from mpizero.schedule import show
-from mpizero.text import counted, table
+from mpizero.text import counted
 
 EXAMPLE = """examples:
   mpirun -n 4 python -m mpizero.train --stage 3
@@ -59,15 +58,18 @@ def main(argv: Sequence[str] | None = None) -> int:
             say("\n".join(show(action) for action in job.lists.step()))
         summary = _train(job, run, log, stop)
         say(f"{ending(job, summary)}\n\n{proof(summary)}")
+        if log is not None:
+            say(f"\nwrote {', '.join(log.files)} into {log.folder}\nreport: python -m mpizero.report {log.folder}")
         barrier(world)  # whoever leaves with a status takes the others along: not before rank 0 has written and spoken
     return exit_status(summary)
 
 
 def _train(job: Job, run: str, log: RunLog | None, stop: Callable[[], int]) -> dict[str, Any]:
     """All steps, and the files; the summary."""
-    progress = run_steps(job, lambda record: _tell(job, record, log), stop=stop)
+    lines = StepLines(job.settings.steps, job.task.target)
+    progress = run_steps(job, lambda record: _tell(job, record, lines, log), stop=stop)
     if progress.records and not _told(job, progress.records[-1]):
-        _tell(job, progress.records[-1], log, last=True)
+        _tell(job, progress.records[-1], lines, log, last=True)
     summary = {"run": run, **summarise(job, progress)}
     traced = trace(job, *progress.traced) if progress.traced else None
     if log is not None:
@@ -91,59 +93,9 @@ def ending(job: Job, summary: dict[str, Any]) -> str:
     if summary["interrupted"]:
         return (f"interrupted by {summary['signal']} after {counted(job.state.step, 'step')} of "
                 f"{job.settings.steps:,}: the held-out loss is left out")
-    return f"held-out loss {summary['eval_loss']:.4f} (nats per {job.task.target})"
-
-
-def header(job: Job) -> str:
-    """What runs where."""
-    settings, hosts = job.settings, Counter(job.world.hosts)
-    where = ", ".join(f"{ranks} on {host}" for host, ranks in hosts.items())
-    mesh = f"{counted(job.geometry.replicas, 'replica')} x {counted(job.geometry.shards, 'shard')}"
-    return "\n".join([
-        f"{job.world.library}; {counted(job.world.size, 'rank')}: {where}",
-        f"model {job.task.model.name}: psi = {job.wrapping.numel:,} parameters in {len(job.wrapping.units)} units, "
-        f"{job.wrapping.padded_numel - job.wrapping.numel} of padding; {settings.dtype}; {job.task.data.describe()}",
-        f"stage {settings.step.stage}: {mesh}; {counted(settings.batch_size, 'sample')} a rank x "
-        f"{counted(settings.step.accumulation, 'microbatch')} = {job.samples} a step",
-    ])
-
-
-def line(record: StepRecord, what: str) -> str:
-    """A step as key=value pairs, for people and grep."""
-    return (f"step={record.step:<4d} loss={record.loss:.6f} grad_norm={record.grad_norm:.4e} lr={record.lr:.3e} "
-            f"loss_scale={record.loss_scale:g} skipped={int(record.skipped)} {what}_per_s={record.per_second:.0f} "
-            f"live_bytes={record.live_bytes} peak_bytes={record.peak_bytes} sent_bytes={record.sent_bytes}")
-
-
-def proof(summary: dict[str, Any]) -> str:
-    """The tables at the end: counted bytes beside planned ones, rank by rank."""
-    states = _states_table(summary["memory"])
-    sent = _traffic_table(summary["traffic"], ITEMSIZE[summary["dtype"]] * summary["psi"])
-    differ = "REPLICAS DIFFER: " + "; ".join(summary["mismatches"][:3])
-    return (f"model states, bytes\n{states}\n\n"
-            f"sent in a step, bytes by op (agree: overflow and norm, not part of the sum)\n{sent}\n\n"
-            f"{'replicas equal: yes' if summary['replicas_equal'] else differ}; "
-            f"weights sha256 {summary['weights_sha256']}")
-
-
-def _states_table(ranks: list[dict[str, Any]]) -> str:
-    header = ["rank", "at rest: param", "optim", "after backward", "plan", "equal", "formula", "peak", "plan", "equal",
-              "activations", "device peak"]
-    return table(header, [
-        [rank, row["by_kind"]["param"]["at_rest"], row["by_kind"]["optim"]["at_rest"],
-         row["after_backward"], row["planned_after_backward"], row["after_backward"] == row["planned_after_backward"],
-         row["formula_after_backward"], row["peak"], row["planned_peak"], row["peak"] == row["planned_peak"],
-         row["activation_peak"], row["device_peak"]] for rank, row in enumerate(ranks)])
-
-
-def _traffic_table(ranks: list[dict[str, Any]], psi_bytes: int) -> str:
-    ops = sorted({op for row in ranks for op in row["by_op"]})
-    rows = []
-    for rank, row in enumerate(ranks):
-        sent, planned = row["sent_bytes_per_step"], row["planned_sent_bytes_per_step"]
-        rows.append([rank, *(row["by_op"].get(op, 0) for op in ops), sent, planned,
-                     sent == planned and not row["steps_off_plan"], row["messages_per_step"], sent / psi_bytes])
-    return table(["rank", *ops, "sent", "plan", "equal", "messages", "elements / psi"], rows)
+    speed = f" ({summary['per_second']:,.0f} {job.task.target}s/s)" if summary["seconds"] else ""
+    return (f"{counted(job.state.step, 'step')} in {duration(summary['seconds'])}{speed}; held-out loss "
+            f"{summary['eval_loss']:.4f} (nats per {job.task.target})")
 
 
 def _told(job: Job, record: StepRecord) -> bool:
@@ -151,16 +103,18 @@ def _told(job: Job, record: StepRecord) -> bool:
     return record.step % job.config.log_every == 0
 
 
-def _tell(job: Job, record: StepRecord, log: RunLog | None, last: bool = False) -> None:
+def _tell(job: Job, record: StepRecord, lines: StepLines, log: RunLog | None, last: bool = False) -> None:
     """Rank 0 prints the step, moves the bar and writes the log."""
     if job.world.rank:
         return
+    if not last:
+        lines.count(record)
     total, told = job.settings.steps, last or _told(job, record)
     bar = sys.stderr is not None and sys.stderr.isatty()
     if bar:
         sys.stderr.write("\r\033[K")  # the line of the bar
     if told:
-        tell(line(record, f"{job.task.target}s"))
+        tell(lines.line(record) if job.config.log_format == "text" else key_values(record, f"{job.task.target}s"))
     if bar:
         done = 40 * (record.step + 1) // total
         sys.stderr.write(f"[{'#' * done:<40}] {record.step + 1}/{total}" if record.step + 1 < total else "")

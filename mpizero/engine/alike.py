@@ -13,6 +13,7 @@ from mpizero.engine.gather import gather_data
 from mpizero.engine.versions import versions
 from mpizero.errors import ConfigError, DataError
 from mpizero.layout import Wrapping
+from mpizero.text import numbers
 
 # May differ between hosts: where the data lies (its content may not), and how much memory a device has.
 FREE = ("data", "device_memory")
@@ -78,7 +79,7 @@ def differences(every: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _values(values: Sequence[Any]) -> str:
-    """`1e-2 on rank 0, 1e-4 on ranks 1 to 3`."""
+    """`1e-2 on rank 0, 1e-4 on ranks 1-3`."""
     by_value: dict[str, list[int]] = {}
     for rank, value in enumerate(values):
         by_value.setdefault(str(value), []).append(rank)
@@ -86,9 +87,5 @@ def _values(values: Sequence[Any]) -> str:
 
 
 def _ranks(ranks: Sequence[int]) -> str:
-    """`rank 2`, `ranks 1 to 3`, `ranks 0, 2`."""
-    if len(ranks) == 1:
-        return f"rank {ranks[0]}"
-    if len(ranks) > 2 and ranks[-1] - ranks[0] == len(ranks) - 1:
-        return f"ranks {ranks[0]} to {ranks[-1]}"
-    return "ranks " + ", ".join(map(str, ranks))
+    """`rank 2`, `ranks 1-3`, `ranks 0, 2`."""
+    return f"{'rank' if len(ranks) == 1 else 'ranks'} {numbers(ranks)}"

@@ -64,8 +64,9 @@ def _option(default: Any, help: str, **more: Any) -> Any:
 class TrainConfig:
     """None stands for a default that depends on the model (see BY_MODEL), or for `off`.
 
-    `print_actions`, `log`, `log_every` and `json` are for the command to heed. Of them `prepare` takes that there is a
-    `log`: then actions and messages are timed, for `trace`. Whoever calls `run_steps` writes what it reports himself.
+    `print_actions`, `log`, `log_every`, `log_format` and `json` are for the command to heed. Of them `prepare` takes
+    that there is a `log`: then actions and messages are timed, for `trace`. Whoever calls `run_steps` writes what it
+    reports himself.
     """
 
     stage: str = _option("2", "what is sharded: 0 nothing (data parallel), 1 optimizer, 2 and gradients, 3 and "
@@ -110,6 +111,8 @@ class TrainConfig:
     log: str | None = _option(None, "write run.json, steps.jsonl, summary.json and trace.json (one step, timed) into "
                               "this folder; an older run's move to DIR/older", metavar="DIR")
     log_every: int = _option(1, "print and log every K-th step, and the last (1)", type=int, metavar="K")
+    log_format: str = _option("text", "lines of steps on the terminal: text for people, kv for grep (text)",
+                              choices=["text", "kv"])
     json: str | None = _option(None, "write the summary to this file", metavar="FILE")
 
     @property

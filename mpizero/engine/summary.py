@@ -14,8 +14,9 @@ from mpizero.engine.trainer import Progress, evaluate_loss
 from mpizero.engine.versions import versions
 from mpizero.layout import MASTER, Axis
 from mpizero.memory.kinds import ACTIVATION, MODEL_STATE
-from mpizero.planner import formula_after_backward, plan_memory, plan_traffic, sent_by_op
-from mpizero.schedule import Action
+from mpizero.memory.ledger import Ledger
+from mpizero.planner import formula_after_backward, formula_sent, plan_memory, plan_traffic, sent_by_op
+from mpizero.schedule import STRATEGIES, Action
 
 # of StepSettings
 OPTIONS = ("accumulation", "no_sync", "backward_prefetch", "forward_prefetch", "keep_last_unit", "limit_all_gathers")
@@ -29,7 +30,7 @@ def summarise(job: Job, progress: Progress) -> dict[str, Any]:
     mismatches = compare_replicas(job.world, job.state.units)
     names = [MASTER.name, *(state.name for state in job.optimizer.spec.states)]
     digests = {name: sha256(job.task.model.spec, job.state.units, name) for name in names}
-    memory["device_peak"] = job.ledger.peak_bytes  # now that nothing more needs the device
+    memory |= _device_peak(job.ledger)  # now that nothing more needs the device
     ranks = gather_data(job.world, [memory, traffic])
     settings = job.settings
     return {
@@ -46,6 +47,8 @@ def summarise(job: Job, progress: Progress) -> dict[str, Any]:
         "psi": job.wrapping.numel,
         "padded_psi": job.wrapping.padded_numel,
         "units": [unit.numel for unit in job.wrapping.units],
+        "seconds": sum(record.seconds for record in progress.records),
+        "per_second": _per_second(progress),
         "losses": [record.loss for record in progress.records],
         "eval_loss": eval_loss,
         "skipped_steps": progress.skipped,
@@ -54,6 +57,12 @@ def summarise(job: Job, progress: Progress) -> dict[str, Any]:
         "replicas_equal": not mismatches, "mismatches": [str(mismatch) for mismatch in mismatches],
         "memory": [rank[0] for rank in ranks], "traffic": [rank[1] for rank in ranks],
     }
+
+
+def _per_second(progress: Progress) -> float:
+    """Targets a second over all steps."""
+    seconds = sum(record.seconds for record in progress.records)
+    return sum(record.per_second * record.seconds for record in progress.records) / seconds if seconds else 0.0
 
 
 def facts(job: Job) -> dict[str, Any]:
@@ -82,12 +91,17 @@ def _memory(job: Job, progress: Progress) -> dict[str, Any]:
         "peak_action": ledger.peak_model_state_action,
         "by_kind": kinds,
         "activation_peak": ledger.peak[ACTIVATION],
-        "device_peak": ledger.peak_bytes,  # of steps alone, see `summarise`
         "planned_after_backward": plan.after_backward_bytes,
         "planned_at_rest": plan.at_rest_bytes,
         "planned_peak": plan.peak_bytes,
         "formula_after_backward": formula_after_backward(job.geometry),
     }
+
+
+def _device_peak(ledger: Ledger) -> dict[str, Any]:
+    """The most that has lived at a time, all kinds together, and what it was."""
+    return {"device_peak": ledger.peak_bytes, "device_peak_by_kind": ledger.peak_live,
+            "device_peak_action": ledger.peak_action}
 
 
 def _ran(job: Job, progress: Progress) -> list[Action]:
@@ -99,6 +113,13 @@ def _model_state(live: dict[str, int]) -> int:
     return sum(live.get(kind, 0) for kind in MODEL_STATE)
 
 
+def _formula_sent(job: Job, progress: Progress) -> int | None:
+    """As papers have it, of a step of one microbatch that updates; None of others."""
+    if job.settings.step.accumulation > 1 or not progress.updates:
+        return None
+    return formula_sent(job.geometry, STRATEGIES[job.settings.step.stage].volume)
+
+
 def _traffic(job: Job, progress: Progress) -> dict[str, Any]:
     """Bytes that this rank sent in the last step that updated."""
     sends = plan_traffic(_ran(job, progress), job.geometry)
@@ -108,6 +129,7 @@ def _traffic(job: Job, progress: Progress) -> dict[str, Any]:
         "messages_per_step": progress.messages,
         "by_op": progress.sent,
         "planned_sent_bytes_per_step": sum(planned.values()),
+        "formula_sent_bytes_per_step": _formula_sent(job, progress),
         "planned_by_op": planned,
         "steps_off_plan": progress.off_plan,
     }

@@ -29,6 +29,7 @@ class StepRecord:
     lr: float
     loss_scale: float
     skipped: bool
+    seconds: float
     per_second: float  # targets of the global batch: samples (mlp), tokens (gpt)
     live_bytes: int
     peak_bytes: int
@@ -95,9 +96,9 @@ def _one_step(job: Job, progress: Progress, stop: Callable[[], int]) -> StepReco
     state.position += job.samples
     sent = _account(job, progress, agreed.found_inf)
     _keep_trace(job, progress, step, agreed.found_inf)
-    rate = agreed.targets / (time.perf_counter() - begin)
-    return StepRecord(step, agreed.loss, agreed.total_norm, lr, scale, agreed.found_inf, rate, ledger.live_bytes,
-                      ledger.peak_bytes, sent)
+    seconds = time.perf_counter() - begin
+    return StepRecord(step, agreed.loss, agreed.total_norm, lr, scale, agreed.found_inf, seconds,
+                      agreed.targets / seconds, ledger.live_bytes, ledger.peak_bytes, sent)
 
 
 def _learning_rate(job: Job) -> float:

