@@ -36,8 +36,7 @@ class Candidate:
     @functools.cached_property
     def geometry(self) -> Geometry:
         question = self.question
-        return Geometry(_wrapping(question.model.spec, question.ranks), STRATEGIES[self.stage].placement,
-                        question.mesh(self.stage, self.size), question.dtype)
+        return _geometry(question.model.spec, self.stage, question.mesh(self.stage, self.size), question.dtype)
 
     @property
     def _step(self) -> tuple[list[Action], list[Load]]:
@@ -47,10 +46,11 @@ class Candidate:
     def tiers(self) -> TierPlan:
         return plan_tiers(self._step[0], self.geometry, self.offload)
 
-    @functools.cached_property
+    @property
     def sends(self) -> list[list[Sent]]:
-        """Of each phase."""
-        return [sends_of(load, self.geometry) for load in self._step[1]]
+        """Of each phase; whatever the offload."""
+        question = self.question
+        return _sends(question.model.spec, self.stage, question.accumulation, self.geometry.mesh, question.dtype)
 
     @functools.cached_property
     def moved(self) -> list[dict[str, float]]:
@@ -94,6 +94,16 @@ class Candidate:
 @functools.lru_cache(maxsize=64)
 def _wrapping(spec: ModelSpec, ranks: int) -> Wrapping:
     return wrap(spec, ranks)
+
+
+def _geometry(spec: ModelSpec, stage: str, mesh: MeshShape, dtype: str) -> Geometry:
+    return Geometry(_wrapping(spec, mesh.ranks), STRATEGIES[stage].placement, mesh, dtype)
+
+
+@functools.lru_cache(maxsize=256)
+def _sends(spec: ModelSpec, stage: str, accumulation: int, mesh: MeshShape, dtype: str) -> list[list[Sent]]:
+    geometry = _geometry(spec, stage, mesh, dtype)
+    return [sends_of(load, geometry) for load in _step(spec, stage, accumulation, mesh.divided)[1]]
 
 
 @functools.lru_cache(maxsize=64)

@@ -143,14 +143,16 @@ def between_hosts(sends: Iterable[Sent], mesh: MeshShape, ranks_per_host: int) -
 
 @functools.lru_cache(maxsize=1024)
 def leaves(mesh: MeshShape, ranks_per_host: int) -> frozenset[frozenset[Axis]]:
-    """Along which axes a rank sends to another host: every combination that some rank has, or the one of all axes.
+    """Along which axes a rank sends to another host: the combinations that ranks have, or the one of all axes.
 
-    Hosts and shard groups repeat after their common multiple, but for the last row of the mesh, whose ranks send back
-    to the first.
+    Ranks fill hosts in order, so the last one of the first host sends to another along every axis whose rings leave
+    hosts at all; unless it stands in the last row of the mesh, which sends back to the first: then all are looked at.
     """
-    period = min(mesh.ranks, math.lcm(ranks_per_host, mesh.shard))
+    last = ranks_per_host - 1
+    if last >= mesh.ranks - 1:
+        return frozenset([frozenset()])
     found: set[frozenset[Axis]] = set()
-    for rank in (*range(period), *range(mesh.ranks - mesh.shard, mesh.ranks)):
+    for rank in [last] if last < mesh.ranks - mesh.shard else range(mesh.ranks):
         found.add(frozenset(axis for axis in mesh.divided
                             if mesh.successor(rank, axis) // ranks_per_host != rank // ranks_per_host))
         if mesh.divided in found:
