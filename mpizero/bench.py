@@ -15,8 +15,9 @@ from mpizero.engine import overhead
 from mpizero.engine.alike import compare_flags
 from mpizero.engine.config import TrainConfig
 from mpizero.errors import ConfigError
+from mpizero.quantities import parse_bytes
 from mpizero.schedule import STRATEGIES
-from mpizero.text import parse_bytes, table
+from mpizero.text import table
 
 EXAMPLE = """examples:
   mpirun -n 4 python -m mpizero.bench collectives --sizes 1MiB,16MiB,64MiB --repeat 21 --json collectives.json

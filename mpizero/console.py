@@ -14,8 +14,9 @@ from mpizero.dtypes import ITEMSIZE
 from mpizero.engine.job import Job
 from mpizero.engine.trainer import StepRecord
 from mpizero.memory.kinds import ACTIVATION, MODEL_STATE, WORKSPACE
+from mpizero.quantities import in_units
 from mpizero.schedule import STRATEGIES
-from mpizero.text import counted, in_units, numbers, table
+from mpizero.text import counted, numbers, table
 
 WIDTH = 100  # columns where no terminal tells, and the most that text takes
 LONG = 20.0  # seconds; a run that takes longer says how much is left

@@ -22,9 +22,10 @@ from mpizero.papers import sharding
 from mpizero.papers.sizing import choices, sizing
 from mpizero.planner import links, plan_memory, plan_traffic
 from mpizero.planner.model import PlannedModel, blocks, flat, gpt
+from mpizero.quantities import in_units
 from mpizero.schedule import Setup, StepSettings, set_up
 from mpizero.schedule.actions import Unshard
-from mpizero.text import in_units, table
+from mpizero.text import table
 
 EXAMPLE = "mpirun -n 4 python scripts/03_fsdp.py --json fsdp.json"
 RANKS = 4

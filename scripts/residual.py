@@ -15,9 +15,10 @@ from mpizero.papers.states import GB
 from mpizero.planner import plan_memory
 from mpizero.planner.model import PlannedModel, flat, gpt
 from mpizero.planner.traffic import plan_traffic
+from mpizero.quantities import in_units
 from mpizero.schedule import StepSettings, set_up
 from mpizero.schedule.actions import AllReduceGrad, Unshard
-from mpizero.text import in_units, table
+from mpizero.text import table
 
 SMALL = {"hidden": 1600, "batch": 32, "seq": 1024, "layers": 48}  # GPT-2 of 1.5B
 LARGE = {"hidden": 8192, "batch": 32, "seq": 1024, "layers": 125}  # 100B

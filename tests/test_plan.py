@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 
@@ -146,15 +147,41 @@ def test_timeline(plan, flags, finish):
     assert (found["finish"], found["compute"], found["peak_gathered"]) == (finish, 24, 2)
     assert {"action", "stream", "issue", "start", "end"} == set(found["events"][0])
     assert all(row in out for row in found["gantt"]) and f"finish {finish:g} s" in out
-    unlimited, _ = plan(f"{LECTURE} {flags}")
+    assert "counted from the issue of a gather: 2\n" in out
+    unlimited, out = plan(f"{LECTURE} {flags}")
     assert unlimited["finish"] == finish and unlimited["peak_gathered"] == 7  # 4 forward, 3 backward
+    assert "counted from the issue of a gather: 7 of 4 units, so some are there twice" in " ".join(out.split())
 
 
 def test_timeline_of_a_model(plan):
     found, out = plan("timeline --model 13b --ranks 64 --limit 2")
     slow, _ = plan("timeline --model 13b --ranks 64 --limit 2 --no-backward-prefetch")
     assert round(found["compute"], 2) == 2.53 and 1.39 < slow["finish"] / found["finish"] < 1.42
-    assert "compute |" not in out  # 41 units in a row of text cannot be read
+    compute = "".join(row[9:-1] for row in found["gantt"] if row.startswith("compute |"))
+    labels = set(re.findall(r"[FB]\d+", compute))
+    assert {f"{letter}{i}" for letter in "FB" for i in range(41)} - labels <= {"F0", "B0"}  # the embedding is brief
+    assert len(found["gantt"]) < 48
+
+
+def test_a_charts_axis(plan):
+    """A number stands where its second begins, also beyond a fold."""
+    found, _ = plan("timeline --units 20")
+    assert found["gantt"][0].startswith("compute |") and found["gantt"][2].startswith("seconds |0 ")
+    folds = [row for row in found["gantt"] if row.startswith("seconds |")]
+    whole = "".join(row[9:].ljust(88) for row in folds)
+    ticks = [(match.start(), float(match[0])) for match in re.finditer(r"[\d.]+", whole)]
+    columns = len("".join(row[9:-1] for row in found["gantt"] if row.startswith("compute |")))
+    assert len(folds) > 1 and len(ticks) > 10
+    assert all(abs(column - second * columns / found["finish"]) <= 1 for column, second in ticks)
+    starts = [event["start"] for event in found["events"] if event["action"] == "Backward(19, mb=0)"]
+    row = "".join(row[9:-1] for row in found["gantt"] if row.startswith("compute |"))
+    assert abs(row.index("B19") - starts[0] * columns / found["finish"]) <= 1
+
+
+def test_a_very_long_chart_shows_its_ends(plan):
+    found, out = plan("timeline --units 400")
+    assert "rows; --plot draws them, --json lists every action" in out and len(found["gantt"]) < 60
+    plan("timeline --forward 1e-9 --backward 1e9")
 
 
 @pytest.mark.parametrize("ending, first", [("png", b"\x89PNG"), ("svg", b"<?xml")])
@@ -198,29 +225,78 @@ def test_offload_in_all(plan):
 
 
 def test_fit(plan):
-    found, out = plan("fit --params 13e9 --ranks 64 --device-memory 80GB")
+    found, out = plan("fit --params 13e9 --ranks 64 --shard-size 64 --device-memory 80GB --activations 4GB")
     rows = {(row["stage"], row["offload"]): row for row in found["rows"]}
     assert [rows[stage, "none"]["fits"] for stage in "0123"] == [False, True, True, True]
     row = rows["3", "none"]
     assert row["at_rest"] == {"device": 14 * 13 * 10**9 // 64, "host": 0, "nvme": 0}
     assert row["seconds"] > 0 and row["bound_by"] == "compute"
     assert row["device_bytes"] == row["peak"]["device"] + 4 * 10**9 and row["sent_bytes"] == 3 * 63 * 26 * 10**9 // 64
+    assert row["left_bytes"] == 80 * 10**9 - row["device_bytes"] and row["seconds_by_size"] == {"64": row["seconds"]}
     assert found["recommended"] == {"stage": "3", "offload": "none", "shard_size": 64}
-    assert found["reason"] in " ".join(out.split())
+    assert found["reason"] in " ".join(out.split()) and "71.1 GB of the device left" in found["reason"]
     assert rows["3", "nvme"]["fits"] is None and found["machine"]["inter_bandwidth"] == 50e9
+    assert out.splitlines()[4].split() == ["stage", "offload", "F", "device", "host", "NVMe", "to", "hosts", "own", "s",
+                                           "exposed", "s", "step", "s", "fits"]
+
+
+def test_fit_of_a_bare_size_does_not_claim_what_is_unknown(plan):
+    """13B in 80 GB: of the activations nothing is known, and of a GPT of that size they take 68.4 GB."""
+    found, out = plan("fit --params 13e9 --ranks 64 --device-memory 80GB")
+    assert {row["fits"] for row in found["rows"]} == {False, None}
+    assert all(row["activations"] is row["left_bytes"] is None for row in found["rows"])
+    assert "4.86 GB + ?" in out and "yes" not in out and "of the device left" not in out
+    assert "if activations take at most 75.1 GB" in found["reason"] and "--gpt" in found["reason"]
+    exact, out = plan("fit --gpt 40,5120,40,32000 --context 4096 --batch-size 4 --ranks 64 --device-memory 80GB")
+    assert [row["fits"] for row in exact["rows"] if row["offload"] == "none"] == [False, False, False, True]
+    assert {round(row["activations"] / 1e9, 1) for row in exact["rows"]} == {68.4} and "68.4 GB of the latter" in out
+
+
+def test_fit_tries_every_shard_size(plan):
+    asked = "fit --params 13e9 --ranks 64 --device-memory 80GB --inter-bandwidth 12.5GB --tokens 2048"
+    found, out = plan(asked)
+    assert found["recommended"] == {"stage": "3", "offload": "none", "shard_size": 8}
+    best = next(row for row in found["rows"] if (row["stage"], row["offload"]) == ("3", "none"))
+    assert set(best["seconds_by_size"]) == {"2", "4", "8", "16", "32", "64"} and "the best of 6 sizes" in out
+    assert "--shard-size 8: 0.581 s a step" in found["reason"] and "6.2 s: its rings cross hosts" in found["reason"]
+    alone, _ = plan(f"{asked} --shard-size 8")
+    assert next(row for row in alone["rows"] if row["stage"] == "3")["seconds"] == pytest.approx(best["seconds"])
+
+
+def test_fit_on_a_gpu(plan):
+    """Its data sheet, where flags do not say otherwise."""
+    found, out = plan("fit --params 13e9 --ranks 64 --gpu a100")
+    assert (found["device_memory"], found["machine"]["peak_flops"]) == (80 * 10**9, 312e12)
+    assert (found["machine"]["memory_bandwidth"], found["machine"]["intra_bandwidth"]) == (2039e9, 300e9)
+    assert found["machine"]["inter_bandwidth"] == 50e9 and "A100 SXM 80GB as in NVIDIA A100 data sheet" in out
+    found, _ = plan("fit --params 13e9 --ranks 64 --gpu a100 --device-memory 40GB --peak-flops 100TFLOPs "
+                    "--inter-bandwidth 400Gb/s --efficiency 40%")
+    assert (found["device_memory"], found["machine"]["peak_flops"]) == (40 * 10**9, 100e12)
+    assert (found["machine"]["inter_bandwidth"], found["machine"]["efficiency"]) == (50e9, 0.4)
+    timeline, _ = plan("timeline --model 13b --ranks 64 --gpu v100")
+    again, _ = plan("timeline --model 13b --ranks 64")
+    assert timeline["compute"] / again["compute"] == pytest.approx(989.4 / 125)
+
+
+def test_a_peak_of_16_bits_is_not_taken_for_float32_in_silence(plan):
+    words = "The peak is of 16-bit operands"
+    asked = "fit --params 13e9 --ranks 64 --gpu h100"
+    assert words in plan(f"{asked} --dtype float32")[1] and words not in plan(asked)[1]
+    assert words not in plan(f"{asked} --dtype float32 --peak-flops 67TFLOPs")[1]
 
 
 def test_fit_with_all_memories(plan):
-    found, out = plan("fit --params 1e12 --ranks 1024 --ranks-per-host 16 --device-memory 32GB --host-memory 1.5TB "
-                      "--nvme 28TB --units 400 --inter-bandwidth 12.5GB/s --peak-flops 125e12 --compare")
+    found, out = plan("fit --params 1e11 --ranks 128 --ranks-per-host 16 --device-memory 32GB --host-memory 1.5TB "
+                      "--nvme 28TB --units 40 --inter-bandwidth 12.5GB/s --peak-flops 125e12 --activations 4G "
+                      "--compare")
     assert all(row["fits"] is not None for row in found["rows"]) and found["recommended"]["stage"] == "3"
     assert set(found["compare"]) == {"0", "1", "2", "3"} and "DeepSpeed" in out
 
 
 def test_fit_of_a_gpt(plan):
     exact, _ = plan("fit --gpt 24,1024,16,50257 --ranks 8 --device-memory 16GiB --batch-size 4")
-    again, _ = plan("fit --gpt 24,1024,16,50257 --ranks 8 --device-memory 16GiB --batch-size 4 --recompute")
-    assert exact["device_memory"] == 16 * 2**30 and exact["tokens"] == 4096
+    again, out = plan("fit --gpt 24,1024,16,50257 --ranks 8 --device-memory 16GiB --batch-size 4 --recompute")
+    assert exact["device_memory"] == 16 * 2**30 and exact["tokens"] == 4096 and "an estimate" in out
     for less, more in zip(again["rows"], exact["rows"], strict=True):
         assert less["activations"] < more["activations"]
     plan("fit --model mlp --ranks 4 --device-memory 1MiB --batch-size 16")
@@ -228,7 +304,8 @@ def test_fit_of_a_gpt(plan):
 
 def test_fit_when_nothing_fits(plan):
     found, out = plan("fit --params 175e9 --ranks 8 --device-memory 16GB --host-memory 64GB --nvme 100GB --units 100")
-    assert found["recommended"] is None and "ranks" in found["reason"] and "No recommendation: nothing fits" in out
+    assert found["recommended"] is None and "No recommendation: nothing fits" in out
+    assert "--ranks 256" in found["reason"] and "devices of 357 GB (--device-memory)" in found["reason"]
 
 
 # -- what flags say ----------------------------------------------------------------------------------------------------

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+
 import pytest
 
 from mpizero.plan.__main__ import COMMANDS, main
-from mpizero.text import parse_bytes
+from tests.support.launch import ROOT, clean_environment
 
 WIDTH = 100
 
@@ -37,7 +41,8 @@ WIDTH = 100
     ("memory --params 7e9 --ranks 4 --json no/such/folder/f.json", "cannot be written"),
     ("traffic --params 7e9 --ranks 4 --ranks-per-host 0", "'0' is impossible"),
     ("units --params 7e9 --ranks 64 --shard-size 7", "replicate * shard(7)"),
-    ("units --params 7e9 --ranks 64 --alpha nan", "'nan' is impossible: give a number above 0"),
+    ("units --params 7e9 --ranks 64 --alpha nan", "'nan' is no number of seconds"),
+    ("units --params 7e9 --ranks 64 --alpha 10", "write 10us, or 10s if a message takes that long"),
     ("timeline --units 0", "'0' is impossible"),
     ("timeline --forward -2", "-2 seconds are impossible: give a number of at least 0"),
     ("timeline --forward soon", "'soon' is no number of seconds"),
@@ -45,13 +50,18 @@ WIDTH = 100
     ("timeline --model mlp", "add --ranks, as in --ranks 64"),
     ("timeline --model mlp --ranks 4 --forward 2", "leave one out"),
     ("timeline --plot step.gif", "step.gif cannot be drawn: give a file name that ends in .png or .svg"),
-    ("fit --params 7e9 --ranks 4", "required: --device-memory"),
+    ("fit --params 7e9 --ranks 4", "Add --device-memory, as in --device-memory 80GB, or --gpu"),
+    ("fit --params 7e9 --ranks 4 --gpu h1000", "invalid choice: 'h1000'"),
+    ("fit --params 7e9 --ranks 4 --device-memory 80", "write 80GB for gigabytes, 80MiB for mebibytes, or 80B"),
+    ("fit --params 7e9 --ranks 4 --gpu h100 --efficiency 50", "write 50% or 0.5"),
+    ("fit --params 7e9 --ranks 4 --gpu h100 --peak-flops 989", "write 989TFLOPs, or 989FLOPs if it is single ones"),
+    ("fit --params 7e9 --ranks 4 --gpu h100 --inter-bandwidth 400G", "write 400GB/s for bytes, 400Gb/s for bits"),
     ("fit --params 7e9 --ranks 4 --device-memory 0GB", "the size '0GB' must be above zero"),
     ("fit --params 7e9 --ranks 4 --device-memory -5GB", "'-5GB' is not a size"),
-    ("fit --params 7e9 --ranks 4 --device-memory 80GB --nvme 1e3PB", "'1e3PB' is not a size"),
+    ("fit --params 7e9 --ranks 4 --device-memory 80GB --nvme 1e3EB", "'1e3EB' is not a size"),
     ("fit --params 7e9 --ranks 4 --device-memory " + "9" * 400 + "GB", "beyond any machine"),
-    ("fit --params 7e9 --ranks 4 --device-memory 80GB --inter-bandwidth -1", "'-1' is impossible"),
-    ("fit --params 7e9 --ranks 4 --device-memory 80GB --inter-bandwidth fast", "'fast' is not a size"),
+    ("fit --params 7e9 --ranks 4 --device-memory 80GB --inter-bandwidth -1", "'-1' is not a bandwidth"),
+    ("fit --params 7e9 --ranks 4 --device-memory 80GB --inter-bandwidth fast", "'fast' is not a bandwidth"),
     ("fit --gpt 2,8,2,7 --ranks 4 --device-memory 80GB --tokens 5", "say --batch-size"),
     ("fit --params 7e9 --ranks 4 --device-memory 80GB --shard-size 3", "replicate * shard(3)"),
     ("", "memory|traffic|units|timeline|offload|fit"),
@@ -102,7 +112,25 @@ def test_help_has_an_example(capsys, name, monkeypatch):
     assert max(map(len, out.splitlines())) <= WIDTH
 
 
-def test_sizes_as_people_write_them():
-    sizes = {"1KB": 10**3, "1KiB": 2**10, "1.5 MB": 15 * 10**5, "2mib": 2**21, "3GB": 3 * 10**9, "3GiB": 3 * 2**30,
-             "1TB": 10**12, "1TiB": 2**40, "7": 7, "7B": 7}
-    assert {text: parse_bytes(text) for text in sizes} == sizes
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize("command", ["plan memory --params 7e9 --ranks 4", "plan fit --params 7e9 --ranks 4 --gpu h100",
+                                     "plan timeline", "plan --help", "train --help", "train --steps 0"])
+def test_a_full_disk_gets_a_sentence(command, unbuffered):
+    """Python writes at once or when the program ends, as it is told."""
+    if not os.path.exists("/dev/full"):
+        pytest.skip("no /dev/full here")
+    if "--help" in command and unbuffered:
+        pytest.skip("argparse swallows the error of its own write")
+    with open("/dev/full", "w") as full:
+        end = subprocess.run([sys.executable, "-m", *f"mpizero.{command}".split()], stdout=full, stderr=subprocess.PIPE,
+                             text=True, cwd=ROOT, env=clean_environment({"PYTHONUNBUFFERED": unbuffered}))
+    assert (end.returncode, end.stderr.count("\n")) == (2, 1), end.stderr
+    assert "mpizero: error: standard output cannot be written: No space left on device" in end.stderr
+
+
+@pytest.mark.launches
+@pytest.mark.parametrize("command, status", [("memory --params 7e9 --ranks 4", 0), ("memory --params 7e9", 2)])
+def test_under_mpirun_one_rank_speaks(launch, command, status):
+    end = launch(2, "-m", "mpizero.plan", *command.split())
+    assert end.status == status, end.output
+    assert end.stdout.count("psi = ") == (status == 0) and end.stderr.count("mpizero: error:") == (status == 2)

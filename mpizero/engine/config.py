@@ -13,9 +13,9 @@ from typing import Any
 from mpizero.errors import ConfigError
 from mpizero.layout import OPTIMIZERS
 from mpizero.layout.models import GPTConfig, MLPSizes
+from mpizero.quantities import parse_memory
 from mpizero.schedule import STRATEGIES, StepSettings
 from mpizero.schedule.compose import LARGEST
-from mpizero.text import parse_bytes
 
 BY_MODEL: dict[str, dict[str, Any]] = {  # defaults that differ, and the sizes that a model has
     "mlp": {"hidden": 96, "steps": 50, "lr": 1e-2, "warmup": 0, "optimizer": "adam", "weight_decay": 0.0},
@@ -104,7 +104,8 @@ class TrainConfig:
     warmup: int | None = _option(None, "steps of linear warm-up (mlp 0, gpt a tenth of the steps)", type=int)
     clip: float | None = _option(None, "largest global norm of the gradient (no clipping)", type=float, metavar="NORM")
     seed: int = _option(0, "of weights, data and order", type=int)
-    device_memory: str | None = _option(None, "capacity of each rank's device, as in 64MiB (unlimited)", metavar="SIZE")
+    device_memory: str | None = _option(None, "capacity of each rank's device, as in 64MiB or 80G (unlimited)",
+                                        metavar="SIZE")
     check_replicas: int = _option(0, "every K steps compare checksums of what ranks must keep alike (0: never)",
                                   type=int, metavar="K")
     print_actions: bool = _option(False, "print the list of actions that a step runs", action="store_true")
@@ -130,7 +131,7 @@ class TrainConfig:
         self._check(chosen)
         sizes = {name: chosen[name] for name in SIZES if name in chosen}
         optim = OptimSettings(chosen["optimizer"], chosen["weight_decay"], chosen["lr"], chosen["warmup"], self.clip)
-        memory = None if self.device_memory is None else parse_bytes(self.device_memory)
+        memory = None if self.device_memory is None else parse_memory(self.device_memory)
         return Settings(self.model, (MLPSizes if self.model == "mlp" else GPTConfig)(**sizes), self.step_settings,
                         optim, self.dtype, self.data, self.batch_size, chosen["steps"], self.seed, memory,
                         self.check_replicas)

@@ -23,8 +23,9 @@ from mpizero.memory.ledger import Ledger
 from mpizero.nn.losses import CrossEntropy
 from mpizero.optim import Adam, LossScaler, Optimizer
 from mpizero.planner import plan_memory, plan_traffic, sent_bytes
+from mpizero.quantities import in_units
 from mpizero.schedule import Schedule, Setup, set_up
-from mpizero.text import counted, in_units
+from mpizero.text import counted
 
 
 @dataclass(frozen=True)

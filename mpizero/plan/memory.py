@@ -15,9 +15,10 @@ from mpizero.plan.options import (
 )
 from mpizero.planner import MemoryPlan, formula_after_backward, plan_memory
 from mpizero.planner.model import PlannedModel
+from mpizero.quantities import in_units
 from mpizero.schedule import Setup
 from mpizero.schedule import show as show_action
-from mpizero.text import in_units, table
+from mpizero.text import table
 
 HELP = "bytes of a rank, by kind"
 EXAMPLE = "memory --params 7.5e9 --ranks 64 --stage 2 --compare"

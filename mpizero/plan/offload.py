@@ -12,8 +12,8 @@ from typing import Any
 from mpizero.papers import intensity, partition
 from mpizero.papers.offload import PUBLISHED_DELAYED, PUBLISHED_PARAMS, PUBLISHED_UPDATE, offload_step
 from mpizero.plan.options import Options, argument_type, count, wrapped
-from mpizero.planner.model import parse_count
-from mpizero.text import in_units, table
+from mpizero.quantities import in_units, parse_count
+from mpizero.text import table
 
 HELP = "which states may leave the device, and what bandwidth that takes"
 EXAMPLE = "offload --partitions"

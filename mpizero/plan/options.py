@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import math
+import re
 import textwrap
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, fields
@@ -11,10 +11,10 @@ from typing import Any, TypeVar
 
 from mpizero.cli import FLAGS
 from mpizero.errors import ConfigError
-from mpizero.machine import Machine
-from mpizero.planner.model import UNITS, PlannedModel, blocks, flat, gpt, mlp, parse_count
+from mpizero.machine import GPUS, Gpu, Machine
+from mpizero.planner.model import UNITS, PlannedModel, blocks, flat, gpt, mlp
+from mpizero.quantities import in_units, parse_count, parse_flops, parse_latency, parse_rate, parse_share
 from mpizero.schedule import Setup, StepSettings, set_up
-from mpizero.text import parse_bytes
 
 Options = Mapping[str, Any]
 T = TypeVar("T")
@@ -24,16 +24,17 @@ DTYPES = ("float16", "bfloat16", "float32")
 MOST = 10**6  # ranks, units, layers: beyond, a plan takes long and is of no use
 WIDTH = 100  # columns of what people read
 SETTINGS = tuple(field.name for field in fields(StepSettings))
-RATES = {  # field of Machine -> what its flag says
-    "peak_flops": "operations a second of a device",
-    "efficiency": "share of it that a model reaches",
-    "alpha": "seconds a message takes however short",
-    "inter_bandwidth": "bytes a second and rank between hosts, as 50GB",
-    "intra_bandwidth": "the same inside a host",
-    "memory_bandwidth": "of the device's memory",
-    "host_bandwidth": "between device and host, each way",
-    "nvme_bandwidth": "of a rank to NVMe",
-    "host_adam": "parameters a second that the CPUs of a host update",
+RATES: dict[str, tuple[Callable[[str], float], str]] = {  # field of Machine -> how its flag is read, what it says
+    "peak_flops": (parse_flops, "operations a second of a device, as 989TFLOPs"),
+    "efficiency": (parse_share, "share of it that a model reaches, as 50%%"),
+    "alpha": (parse_latency, "seconds that a message takes however short, as 10us"),
+    "inter_bandwidth": (parse_rate, "of a rank between hosts, as 50GB/s or 400Gb/s"),
+    "intra_bandwidth": (parse_rate, "the same inside a host"),
+    "memory_bandwidth": (parse_rate, "of the device's memory"),
+    "host_bandwidth": (parse_rate, "between device and host, each way"),
+    "nvme_bandwidth": (parse_rate, "of a rank to NVMe"),
+    "host_adam": (lambda text: float(parse_count(text.removesuffix("/s"))),
+                  "parameters a second that the CPUs of a host update"),
 }
 
 
@@ -57,17 +58,6 @@ def count(text: str) -> int:
     if not (text.isascii() and text.isdecimal() and 1 <= int(text[:20]) <= MOST):
         raise ConfigError(f"{text[:40]!r} is impossible: give a whole number from 1 to {MOST:,}, as in 64")
     return int(text)
-
-
-def rate(text: str) -> float:
-    """A finite number above 0: `50e9`, `50GB` or `50GB/s`."""
-    try:
-        value = float(text)
-    except ValueError:
-        return float(parse_bytes(text.removesuffix("/s")))
-    if not (math.isfinite(value) and value > 0):
-        raise ConfigError(f"{text!r} is impossible: give a number above 0, as in 50e9")
-    return value
 
 
 def _gpt_sizes(text: str) -> tuple[int, int, int, int]:
@@ -129,15 +119,27 @@ def step_of(options: Options) -> tuple[PlannedModel, Setup]:
 
 def add_machine(parser: argparse.ArgumentParser, *names: str) -> None:
     """Flags for the rates of a machine, on which estimates of time depend."""
+    if "peak_flops" in names:
+        parser.add_argument("--gpu", choices=list(GPUS), help="rates from its data sheet; other flags win")
     for field in fields(Machine):
         if field.name in names:
-            parser.add_argument("--" + field.name.replace("_", "-"), type=argument_type(rate), default=field.default,
-                                metavar="X", help=f"{RATES[field.name]} ({field.default:g})")
+            read, words = RATES[field.name]
+            default: float = field.default  # type: ignore[assignment]  # a field need not have one; these do
+            shown = f"{in_units(default)}/s" if read is parse_rate else f"{default:.3g}"
+            parser.add_argument("--" + field.name.replace("_", "-"), type=argument_type(read), metavar="X",
+                                help=f"{words} ({shown})")
+
+
+def gpu_of(options: Options) -> Gpu | None:
+    """What --gpu names."""
+    return GPUS.get(options.get("gpu") or "")
 
 
 def machine_of(options: Options) -> Machine:
-    """What `add_machine`'s flags say; defaults for the rest."""
-    return Machine(**{field.name: options[field.name] for field in fields(Machine) if field.name in options})
+    """What `add_machine`'s flags say; where they say nothing the GPU's data sheet, then the defaults."""
+    gpu = gpu_of(options)
+    told = {field.name: options.get(field.name) or getattr(gpu, field.name, None) for field in fields(Machine)}
+    return Machine(**{name: value for name, value in told.items() if value is not None})
 
 
 # -- what all answers share -------------------------------------------------------------------------------------------
@@ -166,4 +168,9 @@ def head(answer: Mapping[str, Any]) -> str:
 
 def wrapped(text: str) -> list[str]:
     """Lines of at most WIDTH columns."""
-    return textwrap.wrap(text, WIDTH)
+    return textwrap.wrap(text, WIDTH, break_on_hyphens=False)
+
+
+def spelled_text(text: str) -> str:
+    """Fields in backticks as the flags that set them: `shard_size` 8 -> --shard-size 8."""
+    return re.sub(r"`([a-z][a-z_]*)`", lambda match: "--" + match[1].replace("_", "-"), text)

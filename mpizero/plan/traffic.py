@@ -8,8 +8,9 @@ from typing import Any
 from mpizero.papers.sharding import full_sharding, hybrid_sharding, hybrid_sharding_printed
 from mpizero.plan.options import Options, add_model, add_step, argument_type, count, described, head, step_of
 from mpizero.planner import formula_sent, links, plan_traffic, sent_by_op
+from mpizero.quantities import in_units
 from mpizero.schedule import Setup
-from mpizero.text import in_units, table
+from mpizero.text import table
 
 HELP = "bytes that a rank sends, by collective and by link"
 EXAMPLE = "traffic --params 13e9 --ranks 64 --shard-size 8 --ranks-per-host 8"

@@ -11,7 +11,8 @@ from mpizero.papers.sizing import choices
 from mpizero.plan.options import (
     DTYPES, Options, add_machine, add_model, add_ranks, argument_type, count, machine_of, model_of, wrapped,
 )
-from mpizero.text import in_units, table
+from mpizero.quantities import in_units
+from mpizero.text import table
 
 HELP = "how large a unit should be"
 EXAMPLE = "units --model 13b --ranks 64"

@@ -43,3 +43,14 @@ def storage_bytes(storage: Storage, table: ActivationBytes) -> int:
             return table.loss_kept if segment == loss else table.segments[segment].kept
         case _:
             raise AssertionError(f"{storage} is no activation")
+
+
+def recomputed_bytes(table: ActivationBytes, working: int) -> int:
+    """An estimate, since no run recomputes yet: the most when every segment keeps its input alone.
+
+    Beside the inputs lives what one segment computes again (`working` bytes), or what the last one and the loss keep,
+    whichever is more.
+    """
+    inputs = table.inputs + sum(segment.output for segment in table.segments[:-1])
+    last = table.segments[-1]
+    return inputs + table.targets + max(working, last.kept + last.output + table.loss_kept)

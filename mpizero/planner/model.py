@@ -2,26 +2,29 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from dataclasses import dataclass
-from decimal import Decimal, InvalidOperation
 
-from mpizero.errors import ConfigError
+from mpizero.dtypes import ITEMSIZE
 from mpizero.layout import ModelSpec, ParamSpec, SegmentSpec
 from mpizero.layout.models import GPTConfig, MLPSizes, gpt_spec, mlp_spec
+from mpizero.papers.activations import recompute_working_memory
+from mpizero.planner.activations import recomputed_bytes
 
 GRAIN = 1024  # elements: equal units are multiples of it, so that few are padded
 UNITS = 32  # of a model of which only the size is known
-COUNTS = {"": 0, "K": 3, "M": 6, "B": 9, "T": 12}  # powers of ten
-LARGEST = 10**18
 
 
 @dataclass(frozen=True)
 class PlannedModel:
-    """A model as a plan knows it. gpt: its sizes, where it is one, so that samples are texts."""
+    """A model as a plan knows it. gpt: its sizes, where it is one, so that samples are texts. cut: the same in another
+    number of units, where its units are a mere assumption."""
 
     name: str
     spec: ModelSpec
     gpt: GPTConfig | None = None
+    cut: Callable[[int], PlannedModel] | None = None
 
     @property
     def context(self) -> int:
@@ -31,6 +34,20 @@ class PlannedModel:
     def shape(self, batch_size: int) -> tuple[int, ...]:
         """Of a microbatch: (samples,) or (samples, tokens)."""
         return (batch_size,) if self.gpt is None else (batch_size, self.gpt.context)
+
+    def recomputed(self, batch_size: int, dtype: str) -> int | None:
+        """Bytes of activations, an estimate, when every block keeps its input alone; None where shapes are not known.
+
+        Of a GPT's block, what is computed again is ZeRO-Infinity's closed form, scores of attention included.
+        """
+        if self.spec.activations is None:
+            return None
+        table = self.spec.activations(self.shape(batch_size), dtype)
+        working = max(segment.kept + segment.output for segment in table.segments)
+        if self.gpt is not None:
+            sizes = self.gpt.d_model, self.gpt.heads, batch_size, self.gpt.context
+            working = recompute_working_memory(*sizes) * ITEMSIZE[dtype] // 2
+        return recomputed_bytes(table, working)
 
     @property
     def largest_leaf(self) -> int:
@@ -42,27 +59,14 @@ class PlannedModel:
         return max(leaves.values())
 
 
-def parse_count(text: str) -> int:
-    """`7.5e9`, `7.5B` or `7500000000` -> 7500000000. K, M, B, T are powers of 1000."""
-    word = text.strip().upper()
-    suffix = word[-1:] if word[-1:] in COUNTS else ""
-    try:
-        value = Decimal(word.removesuffix(suffix)).scaleb(COUNTS[suffix])
-    except InvalidOperation:
-        raise ConfigError(f"{text!r} is no number of parameters: write it as in 7.5e9, 7.5B or 7500000000") from None
-    if not (value.is_finite() and 1 <= value <= LARGEST and value == value.to_integral_value()):
-        raise ConfigError(f"{text!r} parameters make no model: give a whole number from 1 to {LARGEST:.0e}, as in "
-                          "7.5e9 or 7.5B")
-    return int(value)
-
-
 def flat(psi: int, units: int = UNITS) -> PlannedModel:
     """A model of which only the size is known, in at most `units` equal units; the last one takes what is left over."""
     size = -(-psi // units)
     size = -(-size // GRAIN) * GRAIN
     sizes = [size] * (psi // size) + ([psi % size] if psi % size else [])
     params = tuple(ParamSpec(f"unit.{i}.weight", (numel,)) for i, numel in enumerate(sizes))
-    return PlannedModel(f"a model of {len(sizes)} equal units", ModelSpec(params, _one_segment_each(params)))
+    spec = ModelSpec(params, _one_segment_each(params))
+    return PlannedModel(f"a model of {len(sizes)} equal units", spec, cut=functools.partial(flat, psi))
 
 
 def gpt(layers: int, d_model: int, heads: int, vocab: int, context: int = 1024, tied: bool = True) -> PlannedModel:

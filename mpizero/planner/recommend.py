@@ -1,15 +1,14 @@
-"""Which row of a fit to take, and why: a choice and a sentence."""
+"""Which row of a fit to take, and why: a choice and sentences. Flags are fields in backticks."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from mpizero.planner.fit import Question, Row, anything_fits
-from mpizero.text import in_units
-
-CLOSE = 1.01  # rows within one percent of the fastest count as equally fast
-MOST_RANKS = 2**14
+from mpizero.planner.cures import nothing_fits
+from mpizero.planner.fit import CLOSE, Row, preferred
+from mpizero.planner.question import Question
+from mpizero.quantities import in_units
 
 
 @dataclass(frozen=True)
@@ -21,57 +20,88 @@ class Recommendation:
 
 
 def recommend(question: Question, table: Sequence[Row]) -> Recommendation:
-    """Of the rows that fit the fastest; among equally fast ones that which sends least, then that which needs least."""
-    fitting = [row for row in table if row.fits]
+    """Of the rows that fit, or do unless unknown activations are too large, the preferred one: see `fit.preferred`."""
+    fitting = [row for row in table if row.might_fit]
     if not fitting:
-        return Recommendation(None, _nothing_fits(question, table))
-    fastest = min(row.seconds for row in fitting)
-    best = min((row for row in fitting if row.seconds <= CLOSE * fastest),
-               key=lambda row: (row.sent_bytes, row.device_bytes))
-    return Recommendation(best, _why(question, table, best, fitting))
+        return Recommendation(None, nothing_fits(question, table))
+    best = preferred(fitting, question.ranks)
+    sentences = [_what(question, best), _why_faster(question, best, fitting), _one_group(question, best),
+                 _others(best, table, fitting)]
+    return Recommendation(best, ". ".join(sentence for sentence in sentences if sentence))
 
 
-def _why(question: Question, table: Sequence[Row], best: Row, fitting: Sequence[Row]) -> str:
-    free = question.device_memory - best.device_bytes
-    text = (f"{name(best)}, the fastest of {len(fitting)} that fit: {best.seconds:.3g} s a step, "
-            f"bound by {best.bound_by}, with {in_units(free)} of the device left")
-    equal = [row for row in fitting if row is not best and row.seconds <= CLOSE * best.seconds]
-    if equal:
-        text += f"; no faster, and more to send or to keep: {_listed(equal)}"
-    quicker = [row for row in table if row.fits is False and row.seconds < best.seconds / CLOSE]
+def name(question: Question, row: Row) -> str:
+    """`stage 3 with offload cpu, shard_size 8`: as little as tells it."""
+    offload = "" if row.offload == "none" else f" with offload {row.offload}"
+    return f"stage {row.stage}{offload}" + (f", `shard_size` {row.shard_size}" if _hybrid(question, row) else "")
+
+
+def _hybrid(question: Question, row: Row) -> bool:
+    return row.shard_size not in (1, question.ranks)
+
+
+def _what(question: Question, best: Row) -> str:
+    left = in_units(question.device_memory - best.device_bytes)
+    waits = f", {seconds(best.exposed_seconds)} s waiting" if best.exposed else ""
+    text = (f"{name(question, best)}: {seconds(best.seconds)} s a step, of which {seconds(best.compute_seconds)} s of "
+            f"the device's own work{waits}; bound by {best.bound_by}")
+    if best.activations is None:
+        return (f"{text}. It fits if activations take at most {left}: of this model only the size is known, so give "
+                "its shapes (`gpt`), or their bytes (`activations`)")
+    return f"{text}; {left} of the device left"
+
+
+def _why_faster(question: Question, best: Row, fitting: Sequence[Row]) -> str:
+    """What the fastest other stage waits for, if it is slower."""
+    if len(fitting) == 1:
+        return "Nothing else fits"
+    rivals = [row for row in fitting if row.stage != best.stage and row.offload == best.offload
+              and row.seconds > CLOSE * best.seconds]
+    if not rivals:
+        return ""
+    rival = min(rivals, key=lambda row: (float(f"{row.seconds:.3g}"), row.device_bytes))
+    longer = {phase: _waits(rival, phase) - _waits(best, phase) for phase in (*rival.exposed, "update")}
+    phase = max(longer, key=longer.__getitem__)
+    works = rival.compute_seconds - best.compute_seconds
+    slower = f"S{name(question, rival)[1:]} is slower ({seconds(rival.seconds)} s)"
+    if works > longer[phase]:
+        return f"{slower}, since every rank updates more parameters there"
+    on = max(rival.exposed[phase], key=rival.exposed[phase].__getitem__)
+    if phase == "update" and on.endswith("-host"):
+        less = " although it sends less" if rival.sent_bytes < best.sent_bytes else ""
+        beside = ", while stage 3 gathers them beside forward and backward" if best.stage == "3" else ""
+        return (f"{slower}{less}, since it gathers parameters after the update, where nothing hides that "
+                f"({seconds(_waits(rival, phase))} s){beside}")
+    sent = f": it sends {in_units(rival.sent_bytes)} against {in_units(best.sent_bytes)}"
+    return (f"{slower}, since its {phase} waits {seconds(longer[phase])} s longer for {on}"
+            + (sent if rival.sent_bytes > best.sent_bytes else ""))
+
+
+def _waits(row: Row, phase: str) -> float:
+    return sum(row.exposed.get(phase, {}).values())
+
+
+def _one_group(question: Question, best: Row) -> str:
+    """Why there are several shard groups."""
+    if not _hybrid(question, best) or question.ranks not in best.seconds_by_size:
+        return ""
+    return (f"In one shard group of all {question.ranks:,} ranks a step would take "
+            f"{seconds(best.seconds_by_size[question.ranks])} s: its rings cross hosts")
+
+
+def _others(best: Row, table: Sequence[Row], fitting: Sequence[Row]) -> str:
+    """Rows that are as fast, and rows that have no room."""
+    equal = {row.stage: row for row in fitting if row is not best and row.offload == best.offload
+             and row.seconds <= CLOSE * best.seconds}
+    quicker = [row for row in table if row.lacks and row.seconds < best.seconds / CLOSE]
+    parts = [f"No faster, and more to send or to keep: stage {' and '.join(equal)}"] if equal else []
     if quicker:
-        text += f"; faster, but without room: {_listed(quicker)}"
-    return text
+        listed = ", ".join(dict.fromkeys(f"stage {row.stage}" + (f" with offload {row.offload}"
+                                                                 if row.offload != "none" else "") for row in quicker))
+        parts.append(f"Faster, but without room: {listed}")
+    return ". ".join(parts)
 
 
-def _nothing_fits(question: Question, table: Sequence[Row]) -> str:
-    unknown = [row for row in table if row.fits is None]
-    if unknown:
-        least = min(unknown, key=lambda row: row.seconds)
-        where = " and ".join(f"{in_units(least.peak[tier])} of {tier} memory" for tier in ("host", "nvme")
-                             if least.peak[tier])
-        return (f"nothing fits on the devices alone; {name(least)} does if each rank has {where}: tell --host-memory"
-                f"{' and --nvme' if least.peak['nvme'] else ''}")
-    least = min(table,
-                key=lambda row: max(row.needs[tier] / limit for tier, limit in question.capacity.items() if limit))
-    missing = ", ".join(f"{in_units(least.needs[tier])} of {tier} memory, of which a rank has "
-                        f"{in_units(question.capacity[tier] or 0)}" for tier in least.lacks)
-    return f"nothing fits; {name(least)} comes nearest and needs {missing}: {_cure(question)}"
-
-
-def _cure(question: Question) -> str:
-    """How many ranks would do, found by doubling."""
-    if question.shard_size is None:
-        ranks = question.ranks
-        while (ranks := 2 * ranks) <= MOST_RANKS:
-            if anything_fits(replace(question, ranks=ranks)):
-                return f"use {ranks:,} ranks"
-    return "use smaller units, devices with more memory, a smaller batch, or offload"
-
-
-def name(row: Row) -> str:
-    return f"stage {row.stage}" + ("" if row.offload == "none" else f" with offload {row.offload}")
-
-
-def _listed(table: Sequence[Row]) -> str:
-    return ", ".join(name(row) for row in table)
+def seconds(value: float) -> str:
+    """Three digits, without exponents for what people wait for."""
+    return f"{value:,.0f}" if value >= 999.5 else f"{value:.3g}"

@@ -7,6 +7,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from mpizero.memory.kinds import KINDS, MODEL_STATE
+from mpizero.quantities import in_units
 from mpizero.report.style import (
     BLACK,
     GREY,
@@ -20,7 +21,6 @@ from mpizero.report.style import (
     swatch,
     text_inches,
 )
-from mpizero.text import in_units
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

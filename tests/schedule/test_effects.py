@@ -9,10 +9,9 @@ import pytest
 
 from mpizero.layout import Axis, Geometry, wrap
 from mpizero.layout.placement import REPLICATED, SHARDED
-from mpizero.machine import Machine
-from mpizero.planner import fit, links, plan_memory, plan_traffic
+from mpizero.planner import links, plan_memory, plan_traffic
 from mpizero.planner.costs import Costs
-from mpizero.planner.model import flat
+from mpizero.planner.seconds import loads
 from mpizero.planner.tiers import OFFLOADS, plan_tiers
 from mpizero.planner.timeline import simulate
 from mpizero.schedule import STRATEGIES, UnknownAction, effect_of, flow, show, validate
@@ -198,13 +197,6 @@ class Novelty:
 
 
 NEW = Novelty(1, 0)
-QUESTION = fit.Question(flat(2048, 2), 4, 4, 10**9, None, None, Machine(), tokens=1)
-
-
-def estimated_time(actions, geometry):
-    tiers = plan_tiers([action for action in actions if action != NEW], geometry)
-    return fit._time(QUESTION, actions, geometry, tiers, OFFLOADS[0])
-
 
 READERS = {
     "show": lambda actions, geometry: [show(action) for action in actions],
@@ -217,7 +209,7 @@ READERS = {
     "tiers": plan_tiers,
     "offload": lambda actions, geometry: plan_tiers(actions, geometry, OFFLOADS[1]),
     "timeline": lambda actions, geometry: simulate(actions, geometry, Costs()),
-    "fit": estimated_time,
+    "seconds": loads,
 }
 
 

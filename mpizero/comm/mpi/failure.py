@@ -12,6 +12,7 @@ they wait.
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import os
 import signal
@@ -35,6 +36,7 @@ INTERRUPTED = 130  # 128 + SIGINT, as shells have it
 MEETING_SECONDS = 5.0  # a rank that leaves with an error waits so long for the others to leave too
 FINALIZE_SECONDS = 20  # for MPI_Finalize, which may stumble over messages that nobody received
 LET_FIRST_SPEAK = 2.0  # seconds
+FULL = {errno.ENOSPC, errno.EDQUOT, errno.EIO}  # of an error that names no file: an output stream's
 NOTICE = 1  # tag of the message by which a rank says that it leaves
 
 # MPI is one per process, so its end is too. Once started: the module mpi4py.MPI, a communicator used by nothing else.
@@ -88,6 +90,10 @@ def ending(error: BaseException) -> Ending:
         return Ending(error.args[0], reason="another rank's reason")
     if isinstance(error, KeyboardInterrupt):
         return Ending(INTERRUPTED, at_once=True)
+    if isinstance(error, OSError) and error.filename is None and error.errno in FULL:
+        _write_no_more()
+        return Ending(USER_ERROR, f"mpizero: error: standard output cannot be written: {error.strerror}\n",
+                      type(error).__name__)
     if isinstance(error, BrokenPipeError):  # whoever read our output has enough
         return Ending(BUG, at_once=True)
     return Ending(BUG, _traceback(error), at_once=True)
@@ -199,6 +205,12 @@ def _heed_notice() -> None:
         _comm.Recv(status, where.Get_source(), NOTICE)
         _heard.add(where.Get_source())
         raise _PeerLeft(int(status[0]))
+
+
+def _write_no_more() -> None:
+    """Python would try again at its end to write what it could not."""
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _traceback(error: BaseException) -> str:

@@ -22,7 +22,12 @@ def run_main(main: Callable[[], int | None]) -> NoReturn:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
     try:
-        how = Ending(main() or 0)
+        try:
+            how = Ending(main() or 0)
+        except SystemExit as error:
+            how = ending(error)
+        if sys.stdout is not None:
+            sys.stdout.flush()  # here it can still be said that it cannot be written
     except BaseException as error:
         end(ending(error), start)  # in here the error keeps this rank's arrays alive: see [Note: leaving] in failure.py
     end(how, start)

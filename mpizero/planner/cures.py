@@ -1,0 +1,103 @@
+"""What to say when nothing fits: how much is missing, and which numbers would do. Flags are fields in backticks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from mpizero.planner.fit import Row, anything_fits
+from mpizero.planner.question import Question
+from mpizero.quantities import in_units
+
+MOST_RANKS, MOST_UNITS = 2**14, 2**8
+TIER_WORDS = {"device": "device", "host": "host", "nvme": "NVMe"}
+
+
+def nothing_fits(question: Question, table: Sequence[Row]) -> str:
+    """How far away the nearest row is, and what would fit."""
+    found = list(_cures(question, table))
+    untold = [row for row in table if not row.lacks]
+    if untold:
+        return (_tell(question, min(untold, key=lambda row: row.seconds))
+                + (f". Without offload, any one of these would do: {'; '.join(found)}" if found else ""))
+    least = min(table, key=lambda row: max(row.needs[tier] / limit
+                                           for tier, limit in question.capacity.items() if limit))
+    missing = ", ".join(
+        f"{in_units(least.needs[tier] - (question.capacity[tier] or 0))} of {TIER_WORDS[tier]} memory "
+        f"(a rank needs {in_units(least.needs[tier])} and has {in_units(question.capacity[tier] or 0)})"
+        for tier in least.lacks)
+    offload = "" if least.offload == "none" else f" with offload {least.offload}"
+    return (f"nothing fits. Stage {least.stage}{offload} comes nearest and lacks {missing}. "
+            + (f"Any one of these would do: {'; '.join(found)}" if found else
+               "No single change would do: combine more `ranks`, a smaller batch, offload"))
+
+
+def _tell(question: Question, row: Row) -> str:
+    """A row that fits if hosts have enough of what was not told."""
+    flags = {"host": "host_memory", "nvme": "nvme"}
+    needed = [tier for tier in flags if row.peak[tier] and tier in row.unknown]
+    where = " and ".join(f"{in_units(enough(row.peak[tier] * question.sharing))} of {TIER_WORDS[tier]} memory"
+                         for tier in needed)
+    return (f"nothing fits on the devices alone. Stage {row.stage} with offload {row.offload} does if each host has "
+            f"{where}: say so by {' and '.join(f'`{flags[tier]}`' for tier in needed)}")
+
+
+def _cures(question: Question, table: Sequence[Row]) -> Iterator[str]:
+    """Each alone would do: it was tried."""
+    if question.shard_size is not None and anything_fits(replace(question, shard_size=None)):
+        yield f"`shard_size` {question.ranks}"
+    derived = question.activations is None and question.model.spec.activations is not None
+    if derived and not question.recompute and anything_fits(replace(question, recompute=True)):
+        yield "`recompute`"
+    if derived:
+        yield from _halved(question)
+    if question.model.cut is not None and any(
+            row.lacks == ("device",) and row.at_rest["device"] + (row.activations or 0) < question.device_memory
+            for row in table):
+        yield from _cut(question, len(question.model.spec.params))
+    yield from _more_ranks(question)
+    for tier, field, sharing, words in (("device", "device_memory", 1, "devices of"),
+                                        ("host", "host_memory", question.sharing, "hosts of")):
+        sizes = [row.needs[tier] for row in table if row.lacks == (tier,) and set(row.unknown) <= {"activations"}]
+        if sizes:
+            yield f"{words} {in_units(enough(min(sizes) * sharing))} (`{field}`)"
+
+
+def _halved(question: Question) -> Iterator[str]:
+    """A smaller batch."""
+    batch = question.batch_size
+    while (batch := batch // 2) >= 1:
+        if anything_fits(replace(question, batch_size=batch)):
+            yield f"`batch_size` {batch} (and more `accumulation`)"
+            return
+
+
+def _cut(question: Question, units: int) -> Iterator[str]:
+    """Smaller units."""
+    assert question.model.cut is not None
+    while (units := 2 * units) <= MOST_UNITS:
+        if anything_fits(replace(question, model=question.model.cut(units))):
+            yield f"`units` {units} (smaller ones)"
+            return
+
+
+def _more_ranks(question: Question) -> Iterator[str]:
+    """The least power of two times the ranks. More ranks never need more, so halving the doublings finds it."""
+    most = (MOST_RANKS // question.ranks).bit_length() - 1
+
+    def do(doublings: int) -> bool:
+        return anything_fits(replace(question, ranks=question.ranks << doublings))
+
+    if most < 1 or not do(most):
+        return
+    low, high = 0, most  # low does not do, high does
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if do(middle) else (middle, high)
+    yield f"`ranks` {question.ranks << high}"
+
+
+def enough(nbytes: int) -> int:
+    """Rounded up to three digits, so that what is printed suffices."""
+    step = 10 ** max(0, len(str(nbytes)) - 3)
+    return -(-nbytes // step) * step
