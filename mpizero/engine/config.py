@@ -40,7 +40,11 @@ class OptimSettings:
 
 @dataclass(frozen=True)
 class Settings:
-    """A `TrainConfig` with every default filled in and every size in numbers. device_memory: bytes."""
+    """A `TrainConfig` with every default filled in and every size in numbers. device_memory: bytes.
+
+    end: how many training samples all steps see together, where `epochs` says so; steps follow from it (see
+    `job.with_epochs`). None: as many as steps have.
+    """
 
     model: str
     sizes: MLPSizes | GPTConfig
@@ -53,6 +57,7 @@ class Settings:
     seed: int
     device_memory: int | None
     check_replicas: int
+    end: int | None = None
 
 
 def _option(default: Any, help: str, **more: Any) -> Any:
@@ -76,6 +81,8 @@ class TrainConfig:
     data: str | None = _option(None, "gpt: any file or folder, as bytes (the standard library's source); mlp: FILE.npz "
                                "with x and y", metavar="PATH")
     steps: int | None = _option(None, "steps to train (mlp 50, gpt 300)", type=int)
+    epochs: float | None = _option(None, "in place of steps: passes over the training data, each sample once a pass "
+                                   "(without it text is drawn with replacement)", type=float, metavar="E")
     batch_size: int = _option(16, "samples of a rank in a microbatch", type=int)
     accumulation: int = _option(1, "microbatches in a step", type=int)
     no_sync: bool = _option(False, "reduce gradients once a step, not every microbatch: less traffic, whole gradients "
@@ -112,13 +119,21 @@ class TrainConfig:
         """What shapes the lists of actions."""
         return StepSettings(**{field.name: getattr(self, field.name) for field in fields(StepSettings)})
 
-    def resolved(self) -> Settings:
-        """Every default filled in. `ConfigError` for values that can never work."""
+    def resolved(self, steps: int | None = None) -> Settings:
+        """Every default filled in. `ConfigError` for values that can never work.
+
+        steps: what `epochs` come to, once the data is known; before, the model's default stands in for it.
+        """
         chosen = {name: default if getattr(self, name) is None else getattr(self, name)
                   for name, default in BY_MODEL[self.model].items()}
+        if steps is not None:
+            chosen["steps"] = steps
         if chosen["warmup"] is None:
             chosen["warmup"] = chosen["steps"] // GPT_WARMUP
         self._check(chosen)
+        known = self.epochs is None or steps is not None
+        if known and chosen["warmup"] > chosen["steps"]:
+            raise ConfigError(f"`warmup` {chosen['warmup']} is longer than `steps` {chosen['steps']}: shorten it")
         sizes = {name: chosen[name] for name in SIZES if name in chosen}
         optim = OptimSettings(chosen["optimizer"], chosen["weight_decay"], chosen["lr"], chosen["warmup"], self.clip)
         memory = None if self.device_memory is None else parse_bytes(self.device_memory)
@@ -137,8 +152,9 @@ class TrainConfig:
             value = chosen.get(name, getattr(self, name))
             if value is not None and not (abs(value) < LARGEST and holds(value)):  # a NaN is not below
                 raise ConfigError(f"`{name}` {value} is impossible: it must be {rule}, and below 2^40")
-        if self.warmup is not None and self.warmup > chosen["steps"]:
-            raise ConfigError(f"`warmup` {self.warmup} is longer than `steps` {chosen['steps']}: shorten it")
+        if self.epochs is not None and self.steps is not None:
+            raise ConfigError(f"`epochs` {self.epochs:g} and `steps` {self.steps} both say how long to train: leave "
+                              "one of them out")
         if self.stage == "0":
             self.step_settings.mesh(1)  # which has no shard size
 
@@ -151,6 +167,7 @@ _POSITIVE: tuple[Callable[[float], bool], str] = (lambda value: value > 0, "abov
 RULES: Mapping[str, tuple[Callable[[float], bool], str]] = {
     **{name: _at_least(1) for name in (*SIZES, "batch_size")},
     **{name: _at_least(0) for name in ("steps", "warmup", "weight_decay", "check_replicas", "seed")},
+    "epochs": _POSITIVE,
     "lr": _POSITIVE,
     "clip": _POSITIVE,
 }

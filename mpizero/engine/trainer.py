@@ -53,15 +53,17 @@ class Progress:
 
 def run_steps(job: Job, report: Callable[[StepRecord], None] = lambda record: None, *,
               steps: int | None = None) -> Progress:
-    """Train `steps` steps more; None: up to the number that the settings name. Collective over the job's ranks.
-    `report` is called on every rank after each step. Two calls do what one does for as many steps.
+    """Train `steps` steps more; None: up to the number that the settings name. With `epochs` no call goes beyond that.
+    Collective over the job's ranks. `report` is called on every rank after each step. Two calls do what one does for as
+    many steps.
 
     LossScaleError or DivergenceError where gradients stay infinite, DataError where targets were counted wrongly,
     ReplicaMismatch where replicas differ, OutOfDeviceMemory.
     """
     progress = Progress()
     job.ledger.reset_peaks()
-    for _ in range(max(job.settings.steps - job.state.step, 0) if steps is None else steps):
+    left = max(job.settings.steps - job.state.step, 0)
+    for _ in range(left if steps is None else steps if job.settings.end is None else min(steps, left)):
         record = _one_step(job, progress)
         progress.records.append(record)
         every = job.settings.check_replicas
