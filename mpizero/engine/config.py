@@ -42,8 +42,8 @@ class OptimSettings:
 class Settings:
     """A `TrainConfig` with every default filled in and every size in numbers. device_memory: bytes.
 
-    end: how many training samples all steps see together, where `epochs` says so; steps follow from it (see
-    `job.with_epochs`). None: as many as steps have.
+    epochs, end: where `epochs` was given, the number of the first training sample that is not seen any more; steps
+    follow from it (see `samples.with_epochs`). Else None.
     """
 
     model: str
@@ -57,6 +57,7 @@ class Settings:
     seed: int
     device_memory: int | None
     check_replicas: int
+    epochs: float | None = None
     end: int | None = None
 
 
@@ -139,7 +140,7 @@ class TrainConfig:
         memory = None if self.device_memory is None else parse_bytes(self.device_memory)
         return Settings(self.model, (MLPSizes if self.model == "mlp" else GPTConfig)(**sizes), self.step_settings,
                         optim, self.dtype, self.data, self.batch_size, chosen["steps"], self.seed, memory,
-                        self.check_replicas)
+                        self.check_replicas, self.epochs)
 
     def _check(self, chosen: Mapping[str, Any]) -> None:
         """ConfigError for values that can never work, but for those of `step_settings`, which check themselves."""

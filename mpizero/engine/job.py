@@ -3,13 +3,8 @@ change."""
 
 from __future__ import annotations
 
-import math
-import numbers
-import os
-from dataclasses import dataclass, replace
-from fractions import Fraction
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 
@@ -17,6 +12,7 @@ from mpizero.comm import Group, Mesh, TrafficLog, all_gather_values, mesh
 from mpizero.data import Batch, Dataset, global_samples, until
 from mpizero.engine.config import OptimSettings, Settings, TrainConfig
 from mpizero.engine.executor import Executor
+from mpizero.engine.samples import check_data, count_targets, with_epochs
 from mpizero.engine.state import TrainingState
 from mpizero.engine.task import Task, built_in_task
 from mpizero.engine.unit import Unit
@@ -26,8 +22,6 @@ from mpizero.memory.ledger import Ledger
 from mpizero.optim import Adam, LossScaler, Optimizer
 from mpizero.planner import plan_traffic, sent_bytes
 from mpizero.schedule import Schedule, set_up
-
-_PART = 2**20  # samples that a dataset counts at once
 
 
 @dataclass(frozen=True)
@@ -77,8 +71,7 @@ class Job:
         sums over ranks are means."""
         begin, end = self.state.position, self.state.position + self.samples
         end = end if self.settings.end is None else min(end, self.settings.end)
-        parts = (np.arange(part, min(part + _PART, end), dtype=np.int64) for part in range(begin, end, _PART))
-        return sum(_whole_number(self.task.data, self.task.data.count(part)) for part in parts)
+        return count_targets(self.task.data, begin, end)
 
     def activations(self) -> ActivationBytes | None:
         """Planned bytes of a microbatch; None where the model does not tell."""
@@ -105,7 +98,7 @@ def prepare(config: TrainConfig, world: Group, *, task: Task | None = None, poli
         outputs = [path for path in (config.log, config.json) if path]
         task = built_in_task(settings, epochs=config.epochs is not None, outputs=outputs)
     _compare_data(task.data, settings, world)
-    _check_data(task.data, settings)
+    check_data(task.data, settings)
     if config.epochs is not None:
         settings = with_epochs(config, task.data, world.size)
     optimizer = make_optimizer(settings.optim)
@@ -136,33 +129,3 @@ def _compare_data(data: Dataset, settings: Settings, world: Group) -> None:
     if different:
         raise DataError(f"`data` {settings.data or '(default)'} holds something else on ranks {different} than on "
                         "rank 0: give all hosts the same files")
-
-
-def _check_data(data: Dataset, settings: Settings) -> None:
-    """DataError for a dataset that breaks its promises, or whose batches no host could hold."""
-    eval_size: Any = data.eval_size  # a user's own may be anything
-    if not isinstance(eval_size, numbers.Integral) or eval_size < 1:
-        raise DataError(f"{type(data).__name__}.eval_size is {eval_size!r}, but it is the number of held-out "
-                        "samples, and an evaluation needs one: let it be an integer of at least 1")
-    sample = sum(array.nbytes for array in data.train_batch(np.zeros(1, np.int64)))
-    batch, host = sample * settings.batch_size, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    if batch > host:
-        raise DataError(f"`batch_size` {settings.batch_size:,} means {batch:,} bytes a batch, more than the {host:,} "
-                        "bytes of this host's memory: lower it")
-
-
-def _whole_number(data: Dataset, count: Any) -> int:
-    if not isinstance(count, numbers.Integral) or count < 0:
-        raise DataError(f"{type(data).__name__}.count gave {count!r}, by which gradients are divided: let it give how "
-                        "many targets count, an integer")
-    return int(count)
-
-
-def with_epochs(config: TrainConfig, data: Dataset, ranks: int) -> Settings:
-    """The settings of a run whose length `epochs` gives: its last step is filled up with pads, so that each sample is
-    seen once an epoch. DataError where data has no end."""
-    if data.epoch_size is None or config.epochs is None:
-        raise DataError(f"`epochs` cannot be counted, since samples of this data are drawn without end "
-                        f"({data.describe()}): give `steps`, or other `data`")
-    end = math.ceil(Fraction(repr(config.epochs)) * data.epoch_size)  # of decimals as they are written
-    return replace(config.resolved(-(-end // (ranks * config.batch_size * config.accumulation))), end=end)

@@ -113,7 +113,8 @@ def _accumulate(job: Job, scale: float) -> Agreed:
     assert agreed is not None, "a list of gradients ends in Agree"
     if agreed.targets != expected:
         raise DataError(f"step {job.state.step}: the loss counted {agreed.targets:,} targets, but Dataset.count gave "
-                        f"{expected:,}, by which gradients were divided: let it give the number that the batches hold")
+                        f"{expected:,}, by which rank {job.world.rank} divided its gradients: let it give the number "
+                        "that the batches hold, alike on all ranks")
     if agreed.found_inf and not job.state.scaler.enabled:
         raise DivergenceError(f"step {job.state.step}: the gradient of unit {agreed.culprit} is not finite, and "
                               f"{job.settings.dtype} has no loss scale to lower: lower `lr`, lengthen `warmup`, or "
