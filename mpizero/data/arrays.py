@@ -73,7 +73,17 @@ class ArrayData(Dataset):
 
     def _rows(self, rows: np.ndarray) -> Batch:
         self._file.check()
-        return Batch(np.array(self._x[rows], np.float32, order="C"), np.array(self._y[rows], np.int64))
+        return Batch(np.array(self._features(rows), np.float32, order="C"), np.array(self._y[rows], np.int64))
+
+    def _features(self, rows: np.ndarray) -> np.ndarray:
+        """Rows of x as they are stored. Read, where they lie one behind the other: a page that is looked at through a
+        map counts as this process's memory until it ends, and its neighbours too."""
+        x = self._x
+        if not isinstance(x, np.memmap) or not x.flags.c_contiguous:
+            return x[rows]
+        width = x.dtype.itemsize * x.shape[1]
+        data = self._file.read((x.offset + row * width for row in rows.tolist()), width)
+        return np.frombuffer(data, x.dtype).reshape(rows.size, x.shape[1])
 
     def _check_shapes(self, x: np.ndarray, y: np.ndarray, inputs: int | None) -> None:
         if x.ndim != 2 or y.ndim != 1 or len(x) != len(y) or x.dtype.kind not in "fiu" or y.dtype.kind not in "iu":

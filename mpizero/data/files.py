@@ -27,16 +27,16 @@ class File:
     size: int
     modified_ns: int
 
-    def read(self, offset: int, size: int) -> bytes:
-        """`size` bytes from `offset` on. DataError if the file is not what it was."""
+    def read(self, offsets: Iterable[int], size: int) -> bytes:
+        """`size` bytes from each offset on. DataError if the file is not what it was."""
         with self._opened() as file:
-            return self._at(file.fileno(), offset, size)
+            return b"".join(self._at(file, offset, size) for offset in offsets)
 
     def blocks(self) -> Iterator[bytes]:
         """All bytes, at most `BLOCK` at a time."""
         with self._opened() as file:
             for offset in range(0, self.size, BLOCK):
-                yield self._at(file.fileno(), offset, min(BLOCK, self.size - offset))
+                yield self._at(file, offset, min(BLOCK, self.size - offset))
 
     def check(self) -> None:
         """DataError if the file is not what it was."""
@@ -44,14 +44,15 @@ class File:
 
     def _opened(self) -> io.FileIO:
         try:
-            return io.FileIO(self.path)
+            file = io.FileIO(self.path)
         except OSError as error:
             raise _unreadable("file", self.path, error) from None
+        self._compare(os.fstat(file.fileno()))
+        return file
 
-    def _at(self, descriptor: int, offset: int, size: int) -> bytes:
+    def _at(self, file: io.FileIO, offset: int, size: int) -> bytes:
         try:
-            self._compare(os.fstat(descriptor))
-            data = os.pread(descriptor, size, offset)
+            data = os.pread(file.fileno(), size, offset)
         except OSError as error:
             raise _unreadable("file", self.path, error) from None
         if len(data) != size:

@@ -87,7 +87,7 @@ class Text(Dataset):
     def _read(self, windows: Windows, run: np.ndarray, start: np.ndarray) -> Batch:
         """Runs and places in their files, int64 (n,) -> x, y (n, context)."""
         files = (self.found.files[number] for number in windows.runs.file[run])
-        data = b"".join(file.read(offset, self.context + 1) for file, offset in zip(files, start.tolist(), strict=True))
+        data = b"".join(file.read([place], self.context + 1) for file, place in zip(files, start.tolist(), strict=True))
         tokens = np.frombuffer(data, np.uint8).reshape(start.size, self.context + 1)
         return Batch(tokens[:, :-1].astype(np.int64), tokens[:, 1:].astype(np.int64))
 

@@ -123,18 +123,15 @@ class TrainConfig:
     def resolved(self, steps: int | None = None) -> Settings:
         """Every default filled in. `ConfigError` for values that can never work.
 
-        steps: what `epochs` come to, once the data is known; before, the model's default stands in for it.
+        steps: what `epochs` come to, once the data is known; before, as many as there can be.
         """
         chosen = {name: default if getattr(self, name) is None else getattr(self, name)
                   for name, default in BY_MODEL[self.model].items()}
-        if steps is not None:
-            chosen["steps"] = steps
+        if self.epochs is not None and self.steps is None:
+            chosen["steps"] = LARGEST - 1 if steps is None else steps
         if chosen["warmup"] is None:
             chosen["warmup"] = chosen["steps"] // GPT_WARMUP
         self._check(chosen)
-        known = self.epochs is None or steps is not None
-        if known and chosen["warmup"] > chosen["steps"]:
-            raise ConfigError(f"`warmup` {chosen['warmup']} is longer than `steps` {chosen['steps']}: shorten it")
         sizes = {name: chosen[name] for name in SIZES if name in chosen}
         optim = OptimSettings(chosen["optimizer"], chosen["weight_decay"], chosen["lr"], chosen["warmup"], self.clip)
         memory = None if self.device_memory is None else parse_bytes(self.device_memory)
@@ -153,6 +150,8 @@ class TrainConfig:
             value = chosen.get(name, getattr(self, name))
             if value is not None and not (abs(value) < LARGEST and holds(value)):  # a NaN is not below
                 raise ConfigError(f"`{name}` {value} is impossible: it must be {rule}, and below 2^40")
+        if self.warmup is not None and self.warmup > chosen["steps"]:
+            raise ConfigError(f"`warmup` {self.warmup} is longer than `steps` {chosen['steps']}: shorten it")
         if self.epochs is not None and self.steps is not None:
             raise ConfigError(f"`epochs` {self.epochs:g} and `steps` {self.steps} both say how long to train: leave "
                               "one of them out")

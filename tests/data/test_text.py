@@ -110,6 +110,7 @@ def test_any_text_of_two_windows_has_both_sides(tmp_path, data, size):
     assert text.eval_size >= 1 and text.train_batch(np.arange(3)).inputs.shape == (3, 4)
     inside = sum(max(0, len(run) - 4) for run in training_text(text))
     assert inside == text._train_windows.count >= 1
+    assert sum(map(len, training_text(text))) + text.held_out_bytes == size
     if not text.by_content:
         assert "by position" in text.describe() and evaluated(text)[-1] in data[size - max(5, size // 20):size]
 
@@ -119,6 +120,14 @@ def test_text_shorter_than_two_windows(tmp_path, size):
     (tmp_path / "a").write_bytes(prose(size))
     with pytest.raises(DataError, match=rf"{size} bytes, but .*at least 10.*`context`"):
         opened(tmp_path / "a", 4)
+
+
+def test_an_empty_file_beside_a_text_that_is_cut_by_position(tmp_path):
+    for name, data in (("a", b""), ("b", bytes(50)), ("c", b""), ("d", bytes(50))):
+        (tmp_path / name).write_bytes(data)
+    text = opened(tmp_path, 4)
+    assert not text.by_content and training_text(text) == [b"", bytes(45), b"", bytes(50)]
+    assert text.train_batch(np.arange(20)).inputs.shape == (20, 4) and text.eval_size == 1
 
 
 def test_windows_do_not_reach_from_file_to_file(tmp_path):
