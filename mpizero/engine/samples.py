@@ -24,7 +24,7 @@ def check_data(data: Dataset, settings: Settings) -> None:
     if not isinstance(eval_size, numbers.Integral) or eval_size < 1:
         raise DataError(f"{type(data).__name__}.eval_size is {eval_size!r}, but it is the number of held-out samples, "
                         "and an evaluation needs one: let it be an integer of at least 1")
-    sample = sum(array.nbytes for array in data.train_batch(np.zeros(1, np.int64)))
+    sample = sum(array.nbytes for array in data.eval_batch(np.zeros(1, np.int64)))
     batch, host = sample * settings.batch_size, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if batch > host:
         raise DataError(f"`batch_size` {settings.batch_size:,} means {batch:,} bytes a batch, more than the {host:,} "

@@ -42,7 +42,6 @@ def test_each_sample_is_seen_once_an_epoch(group, epochs, samples):
     data = Finite()
     job = prepare(replace(EPOCHS, epochs=epochs), group, task=Task(mlp(hidden=10), data))
     assert job.settings.steps == -(-samples // job.samples) and job.settings.end == samples
-    data.seen = []  # without what the set-up looked at
     progress = run_steps(job)
     assert len(progress.records) == job.settings.steps
     seen = np.full(60, -1.0)
