@@ -13,6 +13,11 @@ GPT = ("-m", "mpizero.train", "--model", "gpt", "--layers", "1", "--d-model", "8
        "--batch-size", "10", "--dtype", "float32")
 
 
+def one_sentence(end):
+    """Of ours: Open MPI adds its own."""
+    return end.status == 2 and end.stderr.count("mpizero: error: ") == 1 and "Traceback" not in end.output
+
+
 def test_three_equal_commands_give_three_equal_results_beside_their_own_output(launch, tmp_path):
     (tmp_path / "a.txt").write_bytes(pseudo_text())
     (tmp_path / ".git").mkdir()
@@ -37,7 +42,7 @@ def test_epochs(launch, tmp_path):
     for flags, says in ((("--steps", "5"), "--epochs 2 and --steps 5 both say how long to train"),
                         (("--model", "mlp"), "--epochs cannot be counted, since samples of this data are drawn")):
         end = launch(2, "-m", "mpizero.train", "--epochs", "2", *flags)
-        assert end.status == 2 and says in end.stderr and end.stderr.count("\n") == 1, end.output
+        assert one_sentence(end) and says in end.stderr, end.output
 
 
 def test_a_text_that_changes_under_a_run(launch, tmp_path):
@@ -45,7 +50,7 @@ def test_a_text_that_changes_under_a_run(launch, tmp_path):
     (tmp_path / "a.txt").write_bytes(pseudo_text())
     (tmp_path / "run.py").write_text(CHANGES)
     end = launch(2, tmp_path / "run.py", tmp_path / "a.txt")
-    assert end.status == 2 and end.stderr.count("\n") == 1, end.output
+    assert one_sentence(end), end.output
     assert "a.txt changed while the run read it: leave data alone" in end.stderr.replace("`", "")
 
 

@@ -107,7 +107,7 @@ run_main(main)
 @pytest.mark.launches
 def test_a_count_that_ranks_give_differently(launch):
     end = launch(2, "-c", COUNTS_DIFFER)
-    assert end.status == 2 and end.stderr.count("mpizero: error: ") == len(end.stderr.splitlines()) == 1, end.output
+    assert end.status == 2 and end.stderr.count("mpizero: error: ") == 1 and "Traceback" not in end.output
     assert "step 0: the loss counted 6 targets, but Dataset.count gave 7, by which rank 1 divided" in end.stderr
 
 
