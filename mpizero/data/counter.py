@@ -11,6 +11,7 @@ import numpy as np
 
 _GAMMA = 0x9E3779B97F4A7C15  # 2^64 / golden ratio: splitmix64's increment
 _MASK = (1 << 64) - 1
+_TURNS = 6  # of a Feistel network; 4 make a pseudo-random permutation of a large domain (Luby and Rackoff, 1988)
 
 
 def _mix(z: np.ndarray) -> np.ndarray:
@@ -54,3 +55,24 @@ def normal(seed: int, stream: int, samples: np.ndarray, count: int) -> np.ndarra
     angle = (words & np.uint64(0xFFFFFFFF)).astype(np.float64) * (2.0 * np.pi * 2.0**-32)
     pairs = np.stack((radius * np.cos(angle), radius * np.sin(angle)), axis=-1)
     return pairs.reshape(samples.size, 2 * words.shape[1])[:, :count]
+
+
+def permuted(seed: int, stream: int, epochs: np.ndarray, places: np.ndarray, count: int) -> np.ndarray:
+    """What stands at a place of an epoch's order: each epoch is a permutation of 0 .. count - 1, of (seed, stream,
+    epoch) alone. epochs, places: int64 (n,), places below `count` -> int64 (n,).
+
+    Nothing is stored: a Feistel network permutes the smallest 4^k >= count numbers, and what falls outside goes through
+    it again (Black and Rogaway: Ciphers with Arbitrary Finite Domains, CT-RSA 2002).
+    """
+    half = np.uint64(max(1, ((count - 1).bit_length() + 1) // 2))
+    mask = (np.uint64(1) << half) - np.uint64(1)
+    keys, numbers = hash64(seed, stream, epochs), places.astype(np.uint64)
+    walking = np.arange(numbers.size)
+    while walking.size:
+        left, right = numbers[walking] >> half, numbers[walking] & mask
+        for turn in range(1, _TURNS + 1):
+            mixed = _mix(keys[walking] + (right + np.uint64(turn << 32)) * np.uint64(_GAMMA))
+            left, right = right, left ^ (mixed & mask)
+        numbers[walking] = left << half | right
+        walking = walking[numbers[walking] >= count]
+    return numbers.astype(np.int64)

@@ -2,158 +2,150 @@
 
 from __future__ import annotations
 
-import os
+import stat
 import sysconfig
-import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
 
-from mpizero.data.counter import hash64
+from mpizero.data.counter import hash64, permuted
 from mpizero.data.dataset import Batch, Dataset
+from mpizero.data.files import File, Found, file, find, status
+from mpizero.data.split import hold_out
+from mpizero.data.windows import Runs, Windows, cut
 from mpizero.errors import DataError
+from mpizero.text import counted
 
-CHUNK = 64 * 1024  # bytes of a chunk; every EVERY-th chunk is held out
-EVERY = 20
+SHARE = 1 / 20  # of the bytes is held out
 EVAL_WINDOWS = 128
-_TRAIN = 4  # stream
-_GRANT = "grant read permission, or give `data` another path"
+_TRAIN, _ORDER, _SHIFT = 4, 6, 7  # streams
 _CURE = "give `data` a text file or a folder of them, or leave `data` away for the standard library's source"
 
 
 class Text(Dataset):
     """Windows of `context` tokens and, as targets, the token that follows each. x, y int64 (n, context), values 0..255.
 
-    The text is cut into chunks and every 20th is held out, so both splits cover all of it. A window lies inside one run
-    of training text or inside one held-out chunk, and so does the token after it: nothing held out is ever trained on.
-    Training sample i is the window numbered hash(seed, i) among all training windows; held-out samples are
-    `EVAL_WINDOWS` windows spread evenly over all held-out windows, whatever the seed.
+    Each file is cut into chunks where its content says so, and a hash of the 64 bytes at a chunk's end says whether it
+    is held out (see `chunks`, `split`). Promised: no held-out chunk is a training chunk as well, in any file at any
+    place; so what is held out of a file is held out of its copies too, also where they are shifted. Not promised: that
+    no part of a held-out chunk is repeated within another training chunk, as around an edit, or at the ends of a text
+    that is embedded in another. A text that is too short or too repetitive for that has its end held out, by position.
+
+    A window lies inside one run of neighbouring training chunks of one file, or inside one held-out chunk, and so does
+    the token after it. Training sample i is the window numbered hash(seed, i) among all. With `epochs` it is one of
+    those that cover each run without overlap, each once an epoch, in an order by (seed, epoch); what a whole number of
+    windows leaves over, fewer than `context` bytes of a run, is divided anew between its two ends in each epoch.
+    Held-out samples are `EVAL_WINDOWS` windows spread evenly over all held-out ones, whatever the seed.
+
+    Nothing of the text stays in memory: windows are read from the files when they are needed.
     """
 
-    def __init__(self, tokens: np.ndarray, context: int, seed: int):
-        assert tokens.dtype == np.uint8 and tokens.ndim == 1
-        self.tokens, self.context, self.seed, self.targets_per_sample = tokens, context, seed, context
-        train, held_out = split(tokens.size, context)
-        self._train_windows, self._eval_windows = _Windows(train, context), _Windows(held_out, context)
-        if not (self._train_windows.count and self._eval_windows.count):
-            raise DataError(f"the text has {tokens.size:,} bytes, but windows of {context} tokens need at least "
-                            f"{2 * (context + 1):,}: {context + 1:,} to train on and {context + 1:,} held out; use "
-                            "more text or a smaller `context`")
+    def __init__(self, found: Found, context: int, seed: int, *, epochs: bool = False):
+        self.found, self.context, self.seed, self.targets_per_sample = found, context, seed, context
+        runs, keys, self._fingerprint = cut(found.files, context)
+        held_out = hold_out(keys, runs.size, SHARE, runs.size > context)
+        self.by_content = _both_sides(runs, held_out, context)
+        if not self.by_content:
+            runs, held_out = _by_position(found.files, context)
+        self.held_out_bytes = int(runs.size[held_out].sum())
+        self._train_windows = Windows(runs.only(~held_out).merged(), context, stride=context if epochs else 1)
+        self._eval_windows = Windows(runs.only(held_out), context)
         self.eval_size = min(EVAL_WINDOWS, self._eval_windows.count)
+        self.epoch_size = self._train_windows.count if epochs else None
 
     @property
     def fingerprint(self) -> int:
-        return zlib.crc32(self.tokens.data) << 21 | self.tokens.size % (1 << 21)
+        return self._fingerprint
+
+    @property
+    def files(self) -> list[str]:
+        return [file.path for file in self.found.files]
 
     def describe(self) -> str:
-        held_out = sum(stop - start for start, stop in split(self.tokens.size, self.context)[1])
-        return (f"text: {self.tokens.size:,} bytes, {held_out:,} of them held out, evaluated on {self.eval_size} "
-                f"windows of {self.context} tokens")
+        skipped = ", ".join(counted(number, what) for number, what in ((self.found.skipped_folders, "folder"),
+                                                                       (self.found.skipped_files, "file")) if number)
+        how = "by content" if self.by_content else "by position, which copies may undo"
+        return (f"text: {_size(self.found.files):,} bytes of {counted(len(self.found.files), 'file')}"
+                f"{f' (skipped {skipped})' if skipped else ''}, {self.held_out_bytes:,} of them held out {how}, "
+                f"evaluated on {counted(self.eval_size, 'window')} of {self.context} tokens")
 
     def train(self, samples: np.ndarray) -> Batch:
-        # the bias, count / 2^64, is beyond notice
-        window = hash64(self.seed, _TRAIN, samples) % np.uint64(self._train_windows.count)
-        return self._cut(self._train_windows.starts(window.astype(np.int64)))
+        windows = self._train_windows
+        if self.epoch_size is None:  # the bias, count / 2^64, is beyond notice
+            numbers = (hash64(self.seed, _TRAIN, samples) % np.uint64(windows.count)).astype(np.int64)
+            return self._read(windows, *windows.places(numbers))
+        epochs, places = np.divmod(samples, windows.count)
+        run, start = windows.places(permuted(self.seed, _ORDER, epochs, places, windows.count))
+        draws = hash64(self.seed, _SHIFT, epochs * windows.shifts.size + run)
+        return self._read(windows, run, start + (draws % windows.shifts[run].astype(np.uint64)).astype(np.int64))
 
     def held_out(self, samples: np.ndarray) -> Batch:
-        window = (2 * samples + 1) * self._eval_windows.count // (2 * self.eval_size)
-        return self._cut(self._eval_windows.starts(window))
+        windows = self._eval_windows
+        return self._read(windows, *windows.places((2 * samples + 1) * windows.count // (2 * self.eval_size)))
 
-    def _cut(self, starts: np.ndarray) -> Batch:
-        """starts int64 (n,) -> x, y (n, context)."""
-        windows = self.tokens[starts[:, None] + np.arange(self.context + 1)].astype(np.int64)
-        return Batch(windows[:, :-1].copy(), windows[:, 1:].copy())
-
-
-class _Windows:
-    """All windows of context + 1 tokens inside given runs of text, numbered through."""
-
-    def __init__(self, runs: list[tuple[int, int]], context: int):
-        self._first = np.array([start for start, _ in runs], np.int64)
-        counts = np.array([max(0, stop - start - context) for start, stop in runs], np.int64)
-        self._after = np.cumsum(counts)  # number of windows up to and including each run
-        self._before = self._after - counts
-        self.count = int(self._after[-1]) if runs else 0
-
-    def starts(self, window: np.ndarray) -> np.ndarray:
-        """Window numbers int64 (n,) -> positions of their first tokens."""
-        run = np.searchsorted(self._after, window, side="right")
-        return self._first[run] + (window - self._before[run])
+    def _read(self, windows: Windows, run: np.ndarray, start: np.ndarray) -> Batch:
+        """Runs and places in their files, int64 (n,) -> x, y (n, context)."""
+        files = (self.found.files[number] for number in windows.runs.file[run])
+        data = b"".join(file.read([place], self.context + 1) for file, place in zip(files, start.tolist(), strict=True))
+        tokens = np.frombuffer(data, np.uint8).reshape(start.size, self.context + 1)
+        return Batch(tokens[:, :-1].astype(np.int64), tokens[:, 1:].astype(np.int64))
 
 
-def split(size: int, context: int) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
-    """Runs (start, stop) of training text and of held-out text that together cover `size` bytes.
-
-    Chunks of 64 KiB, less where the text is too short for 20 of them, but never too short for a window. With fewer than
-    20 chunks the last one is held out.
-    """
-    chunk = max(min(CHUNK, size // EVERY), context + 1)
-    every = min(EVERY, size // chunk)
-    if every < 2:
-        return [(0, size)], []
-    held_out = [(start, min(start + chunk, size)) for start in range((every - 1) * chunk, size, every * chunk)]
-    edges = [0, *(edge for run in held_out for edge in run), size]
-    train = [(start, stop) for start, stop in zip(edges[::2], edges[1::2], strict=True) if start < stop]
-    return train, held_out
+def _size(files: Iterable[File]) -> int:
+    return sum(file.size for file in files)
 
 
-def load_text(path: str | Path | None = None) -> np.ndarray:
-    """All bytes of a file, or of every regular file below a folder in the order of their paths: uint8 (n,).
+def _both_sides(runs: Runs, held_out: np.ndarray, context: int) -> bool:
+    """Whether there is a window to train on and one to evaluate."""
+    return min(Windows(side, context).count for side in (runs.only(~held_out).merged(), runs.only(held_out))) > 0
 
-    None: the *.py files of the running interpreter's standard library, without site-packages. Symbolic links to folders
-    are not followed.
+
+def _by_position(files: list[File], context: int) -> tuple[Runs, np.ndarray]:
+    """A run for each file, but two of the longest, of which the second is held out."""
+    number, window = max(range(len(files)), key=lambda number: files[number].size), context + 1
+    longest = files[number].size
+    if longest < 2 * window:
+        where = f", {longest:,} of them in the longest file" if len(files) > 1 else ""
+        raise DataError(f"the text has {_size(files):,} bytes{where}, but windows of {context} tokens need at least "
+                        f"{2 * window:,} of one file: {window:,} to train on and {window:,} held out; use longer texts "
+                        "or a smaller `context`")
+    stop = np.array([file.size for file in files])
+    runs = Runs(np.arange(len(files)), np.zeros_like(stop), stop)
+    held_out = longest - max(window, int(SHARE * longest))
+    runs = Runs(*(np.insert(column, number + where, value) for column, where, value in
+                  zip(runs, (0, 1, 0), (number, held_out, held_out), strict=True)))
+    return runs, np.arange(len(files) + 1) == number + 1
+
+
+def find_text(path: str | Path | None = None, outputs: Iterable[str | Path] = ()) -> Found:
+    """A file, or the files below a folder: see `files.find`, also for `outputs`.
+
+    None: the *.py files of the running interpreter's standard library, without site-packages.
     """
     if path is None:
-        return _join(_standard_library())
-    source = Path(path)
-    if source.is_dir():
-        tokens = _join(_files(source))
-    elif source.is_file():
-        tokens = _join([source])
-    elif source.exists():
-        raise DataError(f"`data` {path} is neither a file nor a folder, so its bytes cannot be numbered: {_CURE}")
-    else:
+        return _standard_library()
+    there = status(path)
+    if there is None:
         raise DataError(f"`data` {path} does not exist: {_CURE}")
-    if not tokens.size:
-        raise DataError(f"`data` {path} is empty: {_CURE}")
-    return tokens
+    if stat.S_ISDIR(there.st_mode):
+        found = find(Path(path), outputs)
+    elif stat.S_ISREG(there.st_mode):
+        found = Found([file(path)])
+    else:
+        raise DataError(f"`data` {path} is neither a file nor a folder, so its bytes cannot be numbered: {_CURE}")
+    if not _size(found.files):
+        skipped = found.skipped_files + found.skipped_folders
+        but = " but for what is skipped: hidden, generated, a run's log or no regular file" if skipped else ""
+        raise DataError(f"`data` {path} is empty{but}: {_CURE}")
+    return found
 
 
-def _standard_library() -> list[Path]:
+def _standard_library() -> Found:
     root = Path(sysconfig.get_path("stdlib"))
-    files = [file for file in _files(root, skip=("site-packages", "dist-packages", "__pycache__"))
-             if file.suffix == ".py"]
+    found = find(root, others=("site-packages", "dist-packages"))
+    files = [file for file in found.files if file.path.endswith(".py")]
     if not files:
         raise DataError(f"the standard library at {root} holds no source, so there is no default text: give `data` a "
                         "text file or a folder")
-    return files
-
-
-def _files(root: Path, skip: tuple[str, ...] = ()) -> list[Path]:
-    """Regular files below `root`, by path.
-
-    Sorted by parts, so that the order is that of the names and not of the file system.
-    """
-    return sorted(_walk(root, skip), key=lambda file: file.parts)
-
-
-def _walk(root: Path, skip: tuple[str, ...]) -> Iterator[Path]:
-    def unreadable(error: OSError) -> None:
-        raise DataError(f"the folder {error.filename} cannot be read ({error.strerror}): {_GRANT}") from None
-
-    for folder, folders, names in os.walk(root, onerror=unreadable):
-        folders[:] = [name for name in folders if name not in skip]
-        yield from (file for name in names if (file := Path(folder, name)).is_file())
-
-
-def _join(files: list[Path]) -> np.ndarray:
-    parts = []
-    for file in files:
-        try:
-            parts.append(np.frombuffer(file.read_bytes(), np.uint8))
-        except OSError as error:
-            raise DataError(f"the file {file} cannot be read ({error.strerror}): {_GRANT}") from None
-        except MemoryError:
-            raise DataError(f"the file {file} does not fit into memory: {_CURE}") from None
-    return parts[0] if len(parts) == 1 else np.concatenate([np.empty(0, np.uint8), *parts])
+    return Found(files)

@@ -42,22 +42,25 @@ def compare_flags(flags: Mapping[str, Any], world: Group) -> None:
         raise ConfigError(f"ranks were started differently: {found}. Start all of them with the same flags")
 
 
-def compare_model(wrapping: Wrapping, fingerprint: int, world: Group) -> None:
-    """Raise on every rank unless all have the same model in the same units, and the same data: ConfigError, DataError.
-    Collective."""
-    units = [f"{unit.name}: " + ", ".join(f"{param.name} {param.shape}" for param in unit.params)
-             for unit in wrapping.units]
-    segments = [f"{segment.name} of units {segment.units}" for segment in wrapping.segments]
-    every = gather_data(world, {"units": units, "segments": segments, "data": fingerprint})
-    for what in ("units", "segments"):
-        found = differences([{f"{what[:-1]} {number}": text for number, text in enumerate(rank[what])}
-                             for rank in every])
-        if found:
-            raise ConfigError(f"the model differs between ranks: {found}. Give all of them the same task and policy")
-    others = [rank for rank, facts in enumerate(every) if facts["data"] != every[0]["data"]]
+def compare_data(fingerprint: int, world: Group) -> None:
+    """DataError on every rank unless all have the same data. Collective."""
+    every = gather_data(world, fingerprint)
+    others = [rank for rank, each in enumerate(every) if each != every[0]]
     if others:
         raise DataError(f"`data` holds something else on {_ranks(others)} than on rank 0: give all hosts the same "
                         "files")
+
+
+def compare_model(wrapping: Wrapping, world: Group) -> None:
+    """ConfigError on every rank unless all have the same model in the same units. Collective."""
+    units = [f"{unit.name}: " + ", ".join(f"{param.name} {param.shape}" for param in unit.params)
+             for unit in wrapping.units]
+    segments = [f"{segment.name} of units {segment.units}" for segment in wrapping.segments]
+    every = gather_data(world, {"unit": units, "segment": segments})
+    for what in ("unit", "segment"):
+        found = differences([{f"{what} {number}": text for number, text in enumerate(rank[what])} for rank in every])
+        if found:
+            raise ConfigError(f"the model differs between ranks: {found}. Give all of them the same task and policy")
 
 
 def flat(settings: Settings) -> dict[str, Any]:

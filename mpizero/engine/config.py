@@ -40,7 +40,11 @@ class OptimSettings:
 
 @dataclass(frozen=True)
 class Settings:
-    """A `TrainConfig` with every default filled in and every size in numbers. device_memory: bytes."""
+    """A `TrainConfig` with every default filled in and every size in numbers. device_memory: bytes.
+
+    epochs, end: where `epochs` was given, the number of the first training sample that is not seen any more; steps
+    follow from it (see `samples.with_epochs`). Else None.
+    """
 
     model: str
     sizes: MLPSizes | GPTConfig
@@ -53,6 +57,8 @@ class Settings:
     seed: int
     device_memory: int | None
     check_replicas: int
+    epochs: float | None = None
+    end: int | None = None
 
 
 def _option(default: Any, help: str, **more: Any) -> Any:
@@ -81,6 +87,8 @@ class TrainConfig:
     data: str | None = _option(None, "gpt: any file or folder, as bytes (the standard library's source); mlp: FILE.npz "
                                "with x and y", metavar="PATH")
     steps: int | None = _option(None, "steps to train (mlp 50, gpt 300)", type=int)
+    epochs: float | None = _option(None, "in place of steps: passes over the training data, each sample once a pass "
+                                   "(without it text is drawn with replacement)", type=float, metavar="E")
     batch_size: int = _option(16, "samples of a rank in a microbatch", type=int)
     accumulation: int = _option(1, "microbatches in a step", type=int)
     no_sync: bool = _option(False, "reduce gradients once a step, not every microbatch: less traffic, whole gradients "
@@ -121,11 +129,16 @@ class TrainConfig:
         """What shapes the lists of actions."""
         return StepSettings(**{field.name: getattr(self, field.name) for field in fields(StepSettings)})
 
-    def resolved(self) -> Settings:
-        """Every default filled in. `ConfigError` for values that can never work."""
+    def resolved(self, steps: int | None = None) -> Settings:
+        """Every default filled in. `ConfigError` for values that can never work.
+
+        steps: what `epochs` come to, once the data is known; before, as many as there can be.
+        """
         self._check_types()
         chosen = {name: default if getattr(self, name) is None else getattr(self, name)
                   for name, default in BY_MODEL[self.model].items()}
+        if self.epochs is not None and self.steps is None:
+            chosen["steps"] = LARGEST - 1 if steps is None else steps
         if chosen["warmup"] is None:
             chosen["warmup"] = chosen["steps"] // GPT_WARMUP
         self._check(chosen)
@@ -134,7 +147,7 @@ class TrainConfig:
         memory = None if self.device_memory is None else parse_memory(self.device_memory)
         return Settings(self.model, (MLPSizes if self.model == "mlp" else GPTConfig)(**sizes), self.step_settings,
                         optim, self.dtype, self.data, self.batch_size, chosen["steps"], self.seed, memory,
-                        self.check_replicas)
+                        self.check_replicas, self.epochs)
 
     def _check_types(self) -> None:
         """ConfigError for values that no flag could give: where Python code makes the configuration."""
@@ -164,6 +177,9 @@ class TrainConfig:
         for name in ("log", "json"):
             if getattr(self, name) == "":
                 raise ConfigError(f"`{name}` is empty: name a {'folder' if name == 'log' else 'file'}, or leave it out")
+        if self.epochs is not None and self.steps is not None:
+            raise ConfigError(f"`epochs` {self.epochs:g} and `steps` {self.steps} both say how long to train: leave "
+                              "one of them out")
         if self.stage == "0":
             self.step_settings.mesh(1)  # which has no shard size
 
@@ -179,6 +195,7 @@ _POSITIVE: tuple[Callable[[float], bool], str] = (lambda value: value > 0, "abov
 RULES: Mapping[str, tuple[Callable[[float], bool], str]] = {
     **{name: _at_least(1) for name in (*SIZES, "batch_size", "log_every")},
     **{name: _at_least(0) for name in ("steps", "warmup", "weight_decay", "check_replicas", "seed")},
+    "epochs": _POSITIVE,
     "lr": _POSITIVE,
     "clip": _POSITIVE,
 }

@@ -9,10 +9,11 @@ from functools import cached_property
 import numpy as np
 
 from mpizero.comm import Group, Mesh, TrafficLog, mesh
-from mpizero.data import Batch, global_samples
-from mpizero.engine.alike import compare_model, compare_settings
+from mpizero.data import Batch, global_samples, until
+from mpizero.engine.alike import compare_data, compare_model, compare_settings
 from mpizero.engine.config import OptimSettings, Settings, TrainConfig
 from mpizero.engine.executor import Executor
+from mpizero.engine.samples import check_data, count_targets, with_epochs
 from mpizero.engine.state import TrainingState
 from mpizero.engine.task import Task, built_in_task
 from mpizero.engine.unit import Unit
@@ -66,14 +67,16 @@ class Job:
 
     def batch(self, microbatch: int) -> Batch:
         """This rank's samples of the step that comes next."""
-        return self.task.data.train_batch(global_samples(self.state.position, microbatch, self.world.rank,
-                                                         world_size=self.world.size,
-                                                         batch_size=self.settings.batch_size))
+        samples = global_samples(self.state.position, microbatch, self.world.rank, world_size=self.world.size,
+                                 batch_size=self.settings.batch_size)
+        return self.task.data.train_batch(until(samples, self.settings.end))
 
     def count_targets(self) -> int:
         """Targets that count in the global batch of the next step: gradients are divided by it in the loss, so that
         sums over ranks are means."""
-        return self.task.data.count(np.arange(self.state.position, self.state.position + self.samples, dtype=np.int64))
+        begin, end = self.state.position, self.state.position + self.samples
+        end = end if self.settings.end is None else min(end, self.settings.end)
+        return count_targets(self.task.data, begin, end)
 
     def activations(self) -> ActivationBytes | None:
         """Planned bytes of a microbatch; None where the model does not tell, or the loss is another than it assumes."""
@@ -99,12 +102,18 @@ def prepare(config: TrainConfig, world: Group, *, task: Task | None = None, poli
     world = world.using(log=log, mem=ledger)
     compare_settings(config, settings, world)
     settings.step.mesh(world.size)  # a shard size that does not divide shows before data is read
-    task = built_in_task(settings) if task is None else task
+    if task is None:
+        outputs = [path for path in (config.log, config.json) if path]
+        task = built_in_task(settings, epochs=config.epochs is not None, outputs=outputs)
+    compare_data(task.data.fingerprint, world)
+    check_data(task.data, settings)
+    if config.epochs is not None:
+        settings = with_epochs(config, task.data, world.size)
     optimizer = make_optimizer(settings.optim)
     setup = set_up(task.model.spec, world.size, settings.step, dtype=settings.dtype, optimizer=optimizer.spec,
                    policy=policy)
     _check_host(setup, world)
-    compare_model(setup.wrapping, task.data.fingerprint, world)
+    compare_model(setup.wrapping, world)
     grid, written = mesh(world, setup.geometry.mesh), set[str]()
     units = [Unit(layout, setup.geometry, grid, ledger, written) for layout in setup.wrapping.units]
     for unit in units:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from mpizero.data import Dataset, load
 from mpizero.engine.config import Settings
@@ -23,9 +25,10 @@ class Task:
     target: str = "sample"
 
 
-def built_in_task(settings: Settings) -> Task:
-    """The task that the settings name. `DataError` where its data cannot be used."""
+def built_in_task(settings: Settings, *, epochs: bool = False, outputs: Iterable[str | Path] = ()) -> Task:
+    """The task that the settings name. `DataError` where its data cannot be used. epochs, outputs: see `data.load`."""
     sizes, data, seed = settings.sizes, settings.data, settings.seed
     if isinstance(sizes, GPTConfig):
-        return Task(gpt(sizes), load("gpt", data, seed=seed, context=sizes.context), target="token")
+        text = load("gpt", data, seed=seed, context=sizes.context, epochs=epochs, outputs=outputs)
+        return Task(gpt(sizes), text, target="token")
     return Task(mlp(hidden=sizes.hidden), load("mlp", data, seed=seed))

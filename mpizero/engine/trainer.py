@@ -55,9 +55,9 @@ class Progress:
 
 def run_steps(job: Job, report: Callable[[StepRecord], None] = lambda record: None, *,
               steps: int | None = None, stop: Callable[[], int] = lambda: 0) -> Progress:
-    """Train `steps` steps more; None: up to the number that the settings name. Collective over the job's ranks.
-    `report` is called on every rank after each step. `stop` is asked in each: where it gives a signal's number on some
-    rank, all ranks end after that step. Two calls do what one does for as many steps.
+    """Train `steps` steps more; None: up to the number that the settings name. With `epochs` no call goes beyond that.
+    Collective over the job's ranks. `report` is called on every rank after each step. `stop` is asked in each: where it
+    gives a signal's number on some rank, all ranks end after that step. Two calls do what one does for as many steps.
 
     LossScaleError or DivergenceError where gradients stay infinite, DataError where targets were counted wrongly,
     ReplicaMismatch where replicas differ, OutOfDeviceMemory.
@@ -65,7 +65,8 @@ def run_steps(job: Job, report: Callable[[StepRecord], None] = lambda record: No
     progress = Progress()
     job.ledger.reset_peaks()
     job.executor.after_backward = {}
-    for _ in range(max(job.settings.steps - job.state.step, 0) if steps is None else steps):
+    left = max(job.settings.steps - job.state.step, 0)
+    for _ in range(left if steps is None else steps if job.settings.end is None else min(steps, left)):
         record = _one_step(job, progress, stop)
         progress.records.append(record)
         every = job.settings.check_replicas
@@ -118,7 +119,8 @@ def _accumulate(job: Job, scale: float, stop: Callable[[], int]) -> Agreed:
     assert agreed is not None, "a list of gradients ends in Agree"
     if agreed.targets != expected:
         raise DataError(f"step {job.state.step}: the loss counted {agreed.targets:,} targets, but Dataset.count gave "
-                        f"{expected:,}, by which gradients were divided: let it give the number that the batches hold")
+                        f"{expected:,}, by which rank {job.world.rank} divided its gradients: let it give the number "
+                        "that the batches hold, alike on all ranks")
     if agreed.found_inf and not job.state.scaler.enabled:
         raise DivergenceError(f"step {job.state.step}: the gradient of unit {agreed.culprit} is not finite, and "
                               f"{job.settings.dtype} has no loss scale to lower: lower `lr`, lengthen `warmup`, or "

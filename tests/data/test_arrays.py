@@ -1,12 +1,14 @@
 from __future__ import annotations
 
 import os
+import tracemalloc
 import zipfile
 
 import numpy as np
 import pytest
 
 from mpizero.data import IGNORE, ArrayData, load
+from mpizero.data.arrays import _row_keys
 from mpizero.errors import ConfigError, DataError
 
 
@@ -22,31 +24,74 @@ def path(tmp_path):
     return tmp_path / "data.npz"
 
 
-def rows_of(data, x):
+def rows_of(arrays, x):
     """Which stored row each row of x is."""
-    both = np.concatenate([data.x[: data._train_size], data.x[data._train_size :]])
-    return [int(np.flatnonzero((both == row).all(axis=1))[0]) for row in x]
+    return [int(np.flatnonzero((arrays["x"].astype(np.float32) == row).all(axis=1))[0]) for row in x]
 
 
-@pytest.mark.parametrize("x_dtype", [np.float64, np.float32, np.float16, np.int64])
-@pytest.mark.parametrize("y_dtype", [np.int64, np.uint8])
-def test_types(path, x_dtype, y_dtype):
-    arrays = stored(path, x=np.arange(40).reshape(10, 4).astype(x_dtype), y=(np.arange(10) % 3).astype(y_dtype))
+def sides(data, arrays):
+    """Rows that are trained on in an epoch, in its order, and rows that are held out."""
+    return (rows_of(arrays, data.train_batch(np.arange(data.epoch_size)).inputs),
+            rows_of(arrays, data.eval_batch(np.arange(data.eval_size)).inputs))
+
+
+@pytest.mark.parametrize("x_dtype", [np.float64, np.float32, np.float16, np.int64, ">f4"])
+@pytest.mark.parametrize("y_dtype", [np.int64, np.uint8, ">i2"])
+@pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
+def test_types(path, x_dtype, y_dtype, save):
+    x, y = np.arange(40).reshape(10, 4).astype(x_dtype), (np.arange(10) % 3).astype(y_dtype)
+    save(path, x=x, y=y)
     data = ArrayData(path)
-    x, y = data.eval_batch(np.arange(data.eval_size))
-    assert (x.dtype, y.dtype, data.inputs, data.classes, data.eval_size) == (np.float32, np.int64, 4, 3, 1)
-    assert np.array_equal(x, arrays["x"][-1:]) and np.array_equal(y, arrays["y"][-1:])
+    there, labels = data.eval_batch(np.arange(data.eval_size))
+    assert (there.dtype, labels.dtype, data.inputs, data.classes, data.eval_size) == (np.float32, np.int64, 4, 3, 1)
+    (row,) = rows_of({"x": x}, there)
+    assert labels.tolist() == [y[row]] and there.flags.c_contiguous and there.flags.writeable
+    assert ("held in memory" in data.describe()) == (save is np.savez_compressed)
 
 
-def test_an_epoch_sees_every_training_row_once_and_never_the_tail(path):
-    stored(path)
+def test_an_epoch_sees_every_training_row_once_and_none_that_is_held_out(path):
+    arrays = stored(path)
     data = ArrayData(path, seed=1)
-    assert data.eval_size == 2
-    x, y = data.train_batch(np.arange(3 * 21))
-    epochs = [rows_of(data, x[start : start + 21]) for start in (0, 21, 42)]
-    assert all(sorted(epoch) == list(range(21)) for epoch in epochs)
+    assert (data.epoch_size, data.eval_size) == (20, 3)
+    x, y = data.train_batch(np.arange(3 * 20))
+    epochs = [rows_of(arrays, x[start : start + 20]) for start in (0, 20, 40)]
+    _, held_out = sides(data, arrays)
+    assert all(sorted(epoch + held_out) == list(range(23)) for epoch in epochs)
     assert epochs[0] != epochs[1] != epochs[2] and epochs[0] != sorted(epochs[0])
-    assert np.array_equal(y, data.y[np.concatenate(epochs)])
+    assert np.array_equal(y, arrays["y"][np.concatenate(epochs)])
+
+
+def test_the_order_of_rows_is_no_matter_and_equal_rows_stand_on_one_side(tmp_path):
+    rng = np.random.default_rng(0)
+    x, y = rng.standard_normal((400, 4)), rng.integers(0, 5, 400)
+    x[200:300], y[200:300] = x[:100], y[:100]  # twice there
+    found = []
+    for name, order in (("a", rng.permutation(400)), ("b", rng.permutation(400)), ("sorted", np.argsort(y))):
+        np.savez(tmp_path / f"{name}.npz", x=x[order], y=y[order])
+        data = ArrayData(tmp_path / f"{name}.npz")
+        train, held_out = (set(rows) for rows in sides(data, {"x": x}))
+        assert train.isdisjoint(held_out) and 40 <= data.eval_size <= 41
+        found.append(held_out)
+    assert found[0] == found[1] == found[2] and len(set(y[list(found[0])])) == 5
+
+
+def test_what_one_row_is(path):
+    """The label is part of it, and so is the column of a number; the sign of a zero is not."""
+    x = np.array([[0.0, 1], [-0.0, 1], [1, 0.0], [1, -0.0]] * 5, np.float32)
+    keys = _row_keys(x + np.float32(0), np.zeros(20, int))
+    assert len(set(keys)) == 2 and len(set(_row_keys(x, np.arange(20) % 2))) == 4
+    np.savez(path, x=np.zeros((20, 3)), y=np.arange(20) % 2)
+    data = ArrayData(path)
+    assert set(data.train_batch(np.arange(10)).targets) != set(data.eval_batch(np.arange(data.eval_size)).targets)
+
+
+def test_rows_that_are_all_equal(path):
+    np.savez(path, x=np.ones((5, 3)), y=np.ones(5, int))
+    with pytest.raises(DataError, match=r"data\.npz: all 5 rows are equal, so none can be held out"):
+        ArrayData(path)
+    np.savez(path, x=np.eye(2), y=np.ones(2, int))
+    data = ArrayData(path)
+    assert (data.epoch_size, data.eval_size) == (1, 1)
 
 
 def test_sample_depends_on_seed_and_number_only(path):
@@ -57,25 +102,43 @@ def test_sample_depends_on_seed_and_number_only(path):
     for start in range(0, 100, 7):
         xs, ys = data.train_batch(order[start : start + 7])
         assert np.array_equal(xs, x[order[start : start + 7]]) and np.array_equal(ys, y[order[start : start + 7]])
-    assert not np.array_equal(ArrayData(path, seed=2).train_batch(np.arange(100))[0], x)
+    other = ArrayData(path, seed=2)
+    assert not np.array_equal(other.train_batch(np.arange(100))[0], x)
+    assert np.array_equal(other.eval_batch(np.arange(3))[0], data.eval_batch(np.arange(3))[0])
 
 
 def test_pads_do_not_touch_the_stored_labels(path):
     stored(path)
     data = ArrayData(path)
-    before = data.y.copy()
     assert data.train_batch(np.array([-1, 2]))[1][0] == IGNORE == data.eval_batch(np.array([-1]))[1][0]
-    assert np.array_equal(data.y, before)
+    assert np.array_equal(data.train_batch(np.arange(20))[1], ArrayData(path).train_batch(np.arange(20))[1])
 
 
 def test_fingerprint_sees_every_number(path):
     arrays = stored(path)
     one = ArrayData(path).fingerprint
     assert one == ArrayData(path).fingerprint and 0 < one < 2**53
+    np.savez_compressed(path, **arrays)
+    assert one == ArrayData(path).fingerprint
     stored(path, x=arrays["x"] + np.eye(23, 4) * 1e-3)
     two = ArrayData(path).fingerprint
     stored(path, y=arrays["y"][::-1])
     assert len({one, two, ArrayData(path).fingerprint}) == 3
+
+
+def test_arrays_are_not_held_in_memory(tmp_path):
+    x, y = np.random.default_rng(0).standard_normal((50_000, 64)).astype(np.float32), np.arange(50_000) % 7
+    np.savez(tmp_path / "plain.npz", x=x, y=y)
+    np.savez_compressed(tmp_path / "small.npz", x=x, y=y)
+    batches = []
+    for name, bound in (("plain", 2_000_000), ("small", 15_000_000)):  # x has 12.8 MB, the rows' numbers 0.4 MB
+        tracemalloc.start()
+        data = ArrayData(tmp_path / f"{name}.npz")
+        kept = tracemalloc.get_traced_memory()[0]
+        tracemalloc.stop()
+        batches.append(data.train_batch(np.arange(100)))
+        assert kept < bound
+    assert all(np.array_equal(a, b) for a, b in zip(*batches, strict=True))
 
 
 def bad_x(row, value):
@@ -159,7 +222,7 @@ def test_load(path):
     stored(path, inputs=32, classes=16)
     data = load("mlp", path, seed=5)
     assert isinstance(data, ArrayData) and data.seed == 5
-    assert "23" not in data.describe() and "21 rows" in data.describe()
+    assert "23" not in data.describe() and "20 rows" in data.describe()
 
 
 def test_any_memory_order(tmp_path):
@@ -167,7 +230,8 @@ def test_any_memory_order(tmp_path):
     for name, stored in (("c", x), ("fortran", np.asfortranarray(x))):
         np.savez(tmp_path / f"{name}.npz", x=stored, y=y)
     first, second = (ArrayData(tmp_path / f"{name}.npz", seed=1) for name in ("c", "fortran"))
-    assert first.fingerprint == second.fingerprint and np.array_equal(first.x, second.x)
+    assert first.fingerprint == second.fingerprint
+    assert np.array_equal(first.train_batch(np.arange(36))[0], second.train_batch(np.arange(36))[0])
 
 
 def test_not_a_regular_file(tmp_path):

@@ -78,3 +78,24 @@ def test_each_bit_is_a_fair_coin():
     words = counter.bits(0, 1, np.arange(N), 8).ravel()
     for bit in range(64):
         assert abs((words >> np.uint64(bit) & np.uint64(1)).mean() - 0.5) < 5 * 0.5 / np.sqrt(words.size)
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 4, 5, 16, 17, 1000, 5000])
+def test_an_epochs_order_is_a_permutation(count):
+    orders = [counter.permuted(3, 5, np.full(count, epoch), np.arange(count), count).tolist() for epoch in range(40)]
+    assert all(sorted(order) == list(range(count)) for order in orders)
+    if count > 100:
+        assert len(set(map(tuple, orders))) == 40
+    mixed = counter.permuted(3, 5, np.arange(40) % 40, np.full(40, count - 1), count)  # of many epochs at once
+    assert mixed.tolist() == [order[-1] for order in orders]
+    assert count < 100 or counter.permuted(4, 5, np.zeros(9, int), np.arange(9), count).tolist() != orders[0][:9]
+
+
+def test_every_number_is_as_often_first_as_another():
+    count, epochs = 11, 20_000
+    first = counter.permuted(0, 5, np.arange(epochs), np.zeros(epochs, int), count)
+    second = counter.permuted(0, 5, np.arange(epochs), np.ones(epochs, int), count)
+    pairs = np.bincount(first * count + second, minlength=count * count).reshape(count, count)
+    off_diagonal = pairs[~np.eye(count, dtype=bool)]
+    expected = epochs / off_diagonal.size
+    assert np.trace(pairs) == 0 and np.abs(off_diagonal - expected).max() < 5 * np.sqrt(expected)

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mpizero.data.sampler import PAD, eval_batches, global_samples, share
+from mpizero.data.sampler import PAD, eval_batches, global_samples, share, until
 
 sizes = st.integers(1, 6)
 
@@ -47,3 +47,8 @@ def test_eval_batches_cover_the_held_out_samples_in_step(eval_size, batch_size, 
     assert all(0 < batch.size <= batch_size for batches in ranks for batch in batches)
     together = np.concatenate([batch for batches in ranks for batch in batches])
     assert sorted(together[together != PAD]) == list(range(eval_size))
+
+
+def test_what_lies_beyond_the_end_is_a_pad():
+    assert until(np.arange(6, 12), 9).tolist() == [6, 7, 8, PAD, PAD, PAD]
+    assert until(np.arange(6, 12), None).tolist() == list(range(6, 12))

@@ -1,185 +1,264 @@
 from __future__ import annotations
 
 import os
-import stat
+import tracemalloc
+from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from mpizero.data import IGNORE, Text, load, load_text
-from mpizero.data.text import CHUNK, EVAL_WINDOWS, split
+from mpizero.data import IGNORE, Text, find_text, load
+from mpizero.data.text import EVAL_WINDOWS
 from mpizero.errors import DataError
+from tests.data.texts import evaluated, leaked, opened, prose, training_text
 
 
-def numbered(n):
-    """Tokens that say where they are: any two neighbours differ by 1 modulo 251."""
-    return (np.arange(n) % 251).astype(np.uint8)
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    """Files of several sizes, together 600 kB."""
+    root = tmp_path_factory.mktemp("text")
+    for number, size in enumerate((300_000, 200_000, 90_000, 9_000, 1_000, 50, 0)):
+        (root / f"{number}.txt").write_bytes(prose(size, number))
+    return root
 
 
-@given(st.integers(0, 5000), st.integers(1, 300))
-def test_split_is_a_partition(size, context):
-    train, held_out = split(size, context)
-    runs = sorted(train + held_out)
-    assert [start for start, _ in runs] == [0, *(stop for _, stop in runs[:-1])] and runs[-1][1] == size
-    assert all(start < stop for start, stop in held_out)
-    if size >= 2 * (context + 1):
-        assert held_out and max(b - a for a, b in train) > context and max(b - a for a, b in held_out) > context
+def test_windows_stay_on_their_side(folder):
+    text = opened(folder, 64)
+    assert text.eval_size == EVAL_WINDOWS and 0.05 <= text.held_out_bytes / 600_050 < 0.07
+    whole = [Path(file).read_bytes() for file in text.files]
+    train = training_text(text)
+    assert sum(map(len, train)) + text.held_out_bytes == sum(map(len, whole)) == 600_050
+    assert all(any(run in file for file in whole) for run in train)  # each in one file
+    assert text._train_windows.count == sum(max(0, len(run) - 64) for run in train)
+    assert all(any(window in file for file in whole) for window in evaluated(text)) and leaked(text) == 0
 
 
-def test_split_of_a_large_text_is_every_twentieth_chunk():
-    size = 100 * CHUNK + 17
-    train, held_out = split(size, 128)
-    assert held_out == [(k * CHUNK, (k + 1) * CHUNK) for k in (19, 39, 59, 79, 99)]
-    assert len(train) == 6 and sum(b - a for a, b in train) == 95 * CHUNK + 17
+def test_batches_are_windows_and_what_follows(folder):
+    text = opened(folder, 64, seed=1)
+    train = training_text(text)
+    for x, y in (text.train_batch(np.arange(20)), text.eval_batch(np.arange(20))):
+        assert x.dtype == y.dtype == np.int64 and x.shape == y.shape == (20, 64)
+        assert (x[:, 1:] == y[:, :-1]).all() and x.flags.c_contiguous and y.flags.writeable
+    x, y = text.train_batch(np.arange(20))
+    assert all(any(bytes([*row, last]) in run for run in train) for row, last in zip(x.tolist(), y[:, -1].tolist()))
+    assert text.count(np.arange(5)) == 5 * 64
 
 
-@given(st.integers(2, 3000), st.integers(1, 100), st.integers(0, 2**40))
-def test_windows_are_shifted_by_one_and_stay_in_their_split(size, context, first):
-    if size < 2 * (context + 1):
-        return
-    where = np.arange(size)
-    text = Text(numbered(size), context, seed=1)
-    held_out = np.zeros(size, bool)
-    for start, stop in split(size, context)[1]:
-        held_out[start:stop] = True
-    for starts, inside in ((text._train_windows, ~held_out), (text._eval_windows, held_out)):
-        positions = starts.starts(np.arange(starts.count))
-        windows = where[positions[:, None] + np.arange(context + 1)]
-        assert inside[windows].all() and np.unique(positions).size == starts.count
-        all_such = [a for a in range(size - context) if inside[a : a + context + 1].all()]
-        assert positions.tolist() == all_such
-    for x, y in (text.train_batch(first + np.arange(5)), text.eval_batch(np.arange(text.eval_size))):
-        assert x.dtype == y.dtype == np.int64 and x.shape == y.shape and x.shape[1] == context
-        assert ((x + 1) % 251 == y).all() and (x[:, 1:] == y[:, :-1]).all()
-        assert x.flags.c_contiguous and y.flags.c_contiguous
+# -- copies ------------------------------------------------------------------------------------------------------------
 
 
-def test_every_training_window_is_equally_likely():
-    text = Text(numbered(40), 3, seed=0)
-    n = 100_000
-    x, _ = text.train_batch(np.arange(n))
-    counts = np.bincount(x[:, 0], minlength=40)
-    expected = n / text._train_windows.count
-    assert (counts > 0).sum() == text._train_windows.count
-    assert np.abs(counts[counts > 0] - expected).max() < 5 * np.sqrt(expected)
+def copy(root):
+    (root / "b.txt").write_bytes((root / "a.txt").read_bytes())
 
 
-def test_sample_depends_on_seed_and_number_only():
-    tokens = np.random.default_rng(0).integers(0, 256, 5000).astype(np.uint8)
-    x, y = Text(tokens, 16, seed=4).train_batch(np.arange(200))
-    order = np.random.default_rng(1).permutation(200)
-    xs, ys = Text(tokens, 16, seed=4).train_batch(order)
-    assert np.array_equal(xs, x[order]) and np.array_equal(ys, y[order])
-    assert not np.array_equal(Text(tokens, 16, seed=5).train_batch(np.arange(200))[0], x)
+def shifted_copy(root):
+    (root / "b.txt").write_bytes(b"# a line more\n" + (root / "a.txt").read_bytes())
+
+
+def edited_copy(root):
+    data = bytearray((root / "a.txt").read_bytes())
+    data[70_000:70_000] = b"and here"
+    (root / "b.txt").write_bytes(data + b"the end\n")
+
+
+def many_short_copies(root):
+    for number in range(300):
+        (root / f"{number:03}.txt").write_bytes(b"= %d\n" % number * (number % 3) + prose(1_000, number // 3))
+
+
+@pytest.mark.parametrize("copies", [copy, shifted_copy, many_short_copies], ids=lambda function: function.__name__)
+@pytest.mark.parametrize("seed", range(3))
+def test_nothing_held_out_stands_in_a_copy_that_is_trained_on(tmp_path, copies, seed):
+    (tmp_path / "a.txt").write_bytes(prose(150_000, 1000 + seed))
+    copies(tmp_path)
+    text = opened(tmp_path, 128)
+    assert text.by_content and text.eval_size == 128 and leaked(text) == 0
+
+
+def test_an_edited_copy_differs_around_the_edit_only(tmp_path):
+    """Not promised: but of 150 kB some two chunks are no longer the same."""
+    (tmp_path / "a.txt").write_bytes(prose(150_000))
+    edited_copy(tmp_path)
+    assert leaked(opened(tmp_path, 128)) < 128 / 3
+
+
+def test_a_copy_on_one_side_counts_as_leaked(tmp_path):
+    """The search above would find one."""
+    (tmp_path / "a.txt").write_bytes(prose(150_000))
+    text = opened(tmp_path, 128)
+    text._eval_windows = text._train_windows
+    assert leaked(text) == 128
+
+
+def test_the_order_of_files_and_other_files_leave_a_chunk_where_it_is(tmp_path):
+    (tmp_path / "a.txt").write_bytes(prose(150_000))
+    before = training_text(opened(tmp_path, 128), held_out=True)
+    (tmp_path / "0").mkdir()
+    (tmp_path / "a.txt").rename(tmp_path / "0" / "z.txt")
+    (tmp_path / "b.txt").write_bytes(prose(2_000, 1))
+    assert set(before) <= set(training_text(opened(tmp_path, 128), held_out=True))
+
+
+# -- short texts -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", [10, 11, 50, 200, 1000, 5000])
+@pytest.mark.parametrize("data", [bytes(5000), (bytes(range(251)) * 20), prose(5000)], ids=["zeros", "cycle", "prose"])
+def test_any_text_of_two_windows_has_both_sides(tmp_path, data, size):
+    (tmp_path / "a").write_bytes(data[:size])
+    text = opened(tmp_path / "a", 4)
+    assert text.eval_size >= 1 and text.train_batch(np.arange(3)).inputs.shape == (3, 4)
+    inside = sum(max(0, len(run) - 4) for run in training_text(text))
+    assert inside == text._train_windows.count >= 1
+    assert sum(map(len, training_text(text))) + text.held_out_bytes == size
+    if not text.by_content:
+        assert "by position" in text.describe() and evaluated(text)[-1] in data[size - max(5, size // 20):size]
+
+
+@pytest.mark.parametrize("size", [1, 4, 5, 9])
+def test_text_shorter_than_two_windows(tmp_path, size):
+    (tmp_path / "a").write_bytes(prose(size))
+    with pytest.raises(DataError, match=rf"{size} bytes, but .*at least 10.*`context`"):
+        opened(tmp_path / "a", 4)
+
+
+def test_an_empty_file_beside_a_text_that_is_cut_by_position(tmp_path):
+    for name, data in (("a", b""), ("b", bytes(50)), ("c", b""), ("d", bytes(50))):
+        (tmp_path / name).write_bytes(data)
+    text = opened(tmp_path, 4)
+    assert not text.by_content and training_text(text) == [b"", bytes(45), b"", bytes(50)]
+    assert text.train_batch(np.arange(20)).inputs.shape == (20, 4) and text.eval_size == 1
+
+
+def test_windows_do_not_reach_from_file_to_file(tmp_path):
+    for number in range(50):
+        (tmp_path / f"{number}").write_bytes(prose(60, number))
+    with pytest.raises(DataError, match="3,000 bytes, 60 of them in the longest file, but windows of 64 tokens"):
+        opened(tmp_path, 64)
+    text = opened(tmp_path, 32)
+    assert text.by_content and len(training_text(text)) + text.held_out_bytes // 60 == 50
+    (tmp_path / "twice").mkdir()
+    for number in range(2):  # too short for two windows each, and equal: one of them cannot be held out
+        (tmp_path / "twice" / f"{number}").write_bytes(prose(60))
+    with pytest.raises(DataError, match="at least 66 of one file"):
+        opened(tmp_path / "twice", 32)
+
+
+# -- samples -----------------------------------------------------------------------------------------------------------
+
+
+def test_every_training_window_is_equally_likely(tmp_path):
+    (tmp_path / "a").write_bytes(bytes(range(40)))
+    text, n = opened(tmp_path / "a", 3), 100_000
+    drawn = text._train_windows.places(np.arange(text._train_windows.count))
+    assert drawn[1].tolist() == list(range(33))  # 36 bytes, the last 4 held out
+    numbers = []
+    text._read = lambda windows, run, start: numbers.append(start)  # type: ignore[method-assign]
+    text.train(np.arange(n))
+    counts = np.bincount(numbers[0])
+    assert counts.size == 33 and np.abs(counts - n / 33).max() < 5 * np.sqrt(n / 33)
+
+
+def test_sample_depends_on_seed_and_number_only(folder):
+    for epochs in (False, True):
+        x, y = opened(folder, 16, 4, epochs).train_batch(np.arange(200))
+        order = np.random.default_rng(1).permutation(200)
+        xs, ys = opened(folder, 16, 4, epochs).train_batch(order)
+        assert np.array_equal(xs, x[order]) and np.array_equal(ys, y[order])
+        assert not np.array_equal(opened(folder, 16, 5, epochs).train_batch(np.arange(200)).inputs, x)
     # held-out windows are the same for every seed, so evaluation losses of runs compare
-    assert np.array_equal(*(Text(tokens, 16, seed=s).eval_batch(np.arange(20))[0] for s in (4, 5)))
+    assert evaluated(opened(folder, 16, 4)) == evaluated(opened(folder, 16, 5, True))
 
 
-def test_held_out_windows_spread_over_all_held_out_chunks():
-    size = 60 * CHUNK
-    where = np.arange(size)
-    text = Text((where // CHUNK).astype(np.uint8), 64, seed=0)
-    assert text.eval_size == EVAL_WINDOWS
-    x, _ = text.eval_batch(np.arange(EVAL_WINDOWS))
-    chunks, counts = np.unique(x, return_counts=True)
-    assert chunks.tolist() == [19, 39, 59] and counts.min() >= 42 * 64 and counts.sum() == 128 * 64
-    # and over a chunk's inside: the position within 256 bytes takes many values
-    x, _ = Text((where % 251).astype(np.uint8), 64, seed=0).eval_batch(np.arange(EVAL_WINDOWS))
-    assert np.unique(x[:, 0]).size > 60
+def places(text, epoch):
+    """File and place of each window of an epoch, in its order."""
+    seen = []
+    text._read = lambda windows, run, start: seen.append((windows.runs.file[run], start))
+    text.train(np.arange(epoch * text.epoch_size, (epoch + 1) * text.epoch_size))
+    del text._read
+    return list(zip(*(column.tolist() for column in seen[0]), strict=True))
 
 
-def test_few_held_out_windows_are_not_repeated():
-    text = Text(numbered(30), 9, seed=0)
-    x, _ = text.eval_batch(np.arange(text.eval_size))
-    assert text.eval_size == np.unique(x[:, 0]).size == 1
+def test_an_epoch_has_each_window_once_and_covers_the_text(folder):
+    context, text = 250, opened(folder, 250, epochs=True)
+    runs = sorted(zip(*(column.tolist() for column in text._train_windows.runs), strict=True))
+    assert text.epoch_size == sum((stop - start - 1) // context for _, start, stop in runs)
+    epochs = [places(text, epoch) for epoch in range(3)]
+    for epoch in epochs:
+        file, start = np.array(epoch).T
+        targets = np.unique((file << 32)[:, None] + start[:, None] + 1 + np.arange(context))
+        assert targets.size == text.epoch_size * context  # each byte is taught once
+        for file, start, stop in runs:  # all but fewer than a window
+            begin, end = np.searchsorted(targets, [(file << 32) + start + 1, (file << 32) + stop])
+            assert 0 <= stop - start - 1 - (end - begin) < context
+    assert len({tuple(epoch) for epoch in epochs}) == len({tuple(sorted(epoch)) for epoch in epochs}) == 3
+    assert epochs[0] != sorted(epochs[0])
+    assert text.train_batch(np.array([3 * text.epoch_size])).inputs.shape == (1, 250)
+    assert opened(folder, 64).epoch_size is None
+
+
+def test_held_out_windows_spread_over_all_held_out_chunks(folder):
+    text = opened(folder, 64)
+    chunks = text._eval_windows.runs
+    run, start = text._eval_windows.places((2 * np.arange(128) + 1) * text._eval_windows.count // 256)
+    large = np.flatnonzero(chunks.size > 2 * 64 + text._eval_windows.count / 64)
+    assert set(large) <= set(run) and np.unique(start - chunks.start[run]).size > 60
+
+
+def test_few_held_out_windows_are_not_repeated(tmp_path):
+    (tmp_path / "a").write_bytes(bytes(range(30)))
+    text = opened(tmp_path / "a", 9)
+    assert text.eval_size == 1 and evaluated(text) == [bytes(range(20, 30))]
     with pytest.raises(AssertionError):
         text.eval_batch(np.array([1]))
 
 
-def test_pads_have_no_target():
-    x, y = Text(numbered(100), 4, seed=0).train_batch(np.array([5, -1]))
+def test_pads_have_no_target(folder):
+    x, y = opened(folder, 4).train_batch(np.array([5, -1]))
     assert (y[1] == IGNORE).all() and (y[0] >= 0).all() and (x >= 0).all()
 
 
-@pytest.mark.parametrize("size", [1, 4, 5, 9])
-def test_text_shorter_than_two_windows(size):
-    with pytest.raises(DataError, match=rf"{size} bytes.*at least 10.*`context`"):
-        Text(numbered(size), 4, seed=0)
-    Text(numbered(10), 4, seed=0)
-
-
-# -- loading ----------------------------------------------------------------------------------------------------------
-
-
-def test_file_and_folder_are_bytes_in_order_of_path(tmp_path):
-    (tmp_path / "b").mkdir()
-    (tmp_path / "b" / "x.bin").write_bytes(bytes(range(256)))
-    (tmp_path / "b.txt").write_bytes(b"b.txt")
-    (tmp_path / "a.txt").write_bytes("ä".encode("latin-1"))
-    (tmp_path / "a.txt.empty").write_bytes(b"")
-    os.mkfifo(tmp_path / "aa.fifo")  # reading it would hang
-    (tmp_path / "zz").symlink_to(tmp_path)  # nor is a loop followed
-    assert load_text(tmp_path / "a.txt").tobytes() == b"\xe4"
-    assert load_text(str(tmp_path)).tobytes() == b"\xe4" + bytes(range(256)) + b"b.txt"
-    assert isinstance(load("gpt", tmp_path, seed=0, context=8), Text)
+# -- the whole ---------------------------------------------------------------------------------------------------------
 
 
 def test_standard_library_is_there_and_the_same_every_time():
-    tokens = load_text(None)
-    assert tokens.size > 2_000_000
-    assert tokens.tobytes() == load_text(None).tobytes()
-    assert bytes(tokens).find(b"class JSONDecoder") > 0 and bytes(tokens).find(b"pytest.raises(DataError") < 0
-    assert f"{tokens.size:,} bytes" in Text(tokens, 128, seed=0).describe()
+    text = load("gpt", None, seed=0)
+    size = sum(map(os.path.getsize, text.files))
+    assert size > 2_000_000 and all(file.endswith(".py") for file in text.files)
+    assert any(file.endswith("json/decoder.py") for file in text.files)
+    assert not any("site-packages" in file or "__pycache__" in file for file in text.files)
+    assert load("gpt", None, seed=1).fingerprint == text.fingerprint
+    assert f"{size:,} bytes of {len(text.files):,} files" in text.describe()
+    assert 0.05 < text.held_out_bytes / size < 0.055
 
 
-def test_fingerprint_sees_every_byte_and_the_size():
-    tokens = numbered(1000)
-    other = tokens.copy()
-    other[500] ^= 1
-    prints = [Text(text, 8, seed=0).fingerprint for text in (tokens, other, tokens[:-1], np.append(tokens, tokens[:1]))]
-    assert len(set(prints)) == 4 and all(0 < number < 2**53 for number in prints)
-    assert Text(tokens, 8, seed=1).fingerprint == prints[0]
+def test_fingerprint_sees_every_byte_and_the_size(tmp_path):
+    data, prints = prose(1000), []
+    for changed in (data, data[:500] + b"~" + data[501:], data[:-1], data + data[:1]):
+        (tmp_path / "a").write_bytes(changed)
+        prints.append(opened(tmp_path / "a", 8).fingerprint)
+    (tmp_path / "a").write_bytes(data[:500])
+    (tmp_path / "b").write_bytes(data[500:])
+    prints.append(opened(tmp_path, 8).fingerprint)  # no window reaches from one to the other
+    assert len(set(prints)) == 5 and all(0 < number < 2**53 for number in prints)
 
 
-@pytest.mark.parametrize(("make", "says"), [
-    (lambda path: None, "does not exist"),
-    (lambda path: path.write_bytes(b""), "is empty"),
-    (lambda path: path.mkdir(), "is empty"),
-    (lambda path: os.mkfifo(path), "is neither a file nor a folder"),
-])  # fmt: skip
-def test_unusable_paths(tmp_path, make, says):
-    make(tmp_path / "data")
-    with pytest.raises(DataError, match=f"data {says}.*give `data`") as caught:
-        load_text(tmp_path / "data")
-    assert "\n" not in str(caught.value)
+def test_nothing_of_the_text_stays_in_memory(tmp_path):
+    (tmp_path / "a").write_bytes(prose(1_000_000) * 16)
+    tracemalloc.start()
+    text = opened(tmp_path / "a", 128)
+    kept, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert isinstance(text, Text) and kept < 1_000_000 and peak < 8_000_000
 
 
-def test_unreadable_folder_names_itself(tmp_path, monkeypatch):
-    (tmp_path / "locked").mkdir()
-    (tmp_path / "a.txt").write_bytes(b"x")
-    scandir = os.scandir
-
-    def denied(path):  # as for a user who is not root
-        if str(path).endswith("locked"):
-            raise PermissionError(13, "Permission denied", str(path))
-        return scandir(path)
-
-    monkeypatch.setattr(os, "scandir", denied)
-    with pytest.raises(DataError, match=r"folder .*locked cannot be read \(Permission denied\): grant"):
-        load_text(tmp_path)
-
-
-def test_unreadable_file_names_itself(tmp_path, monkeypatch):
-    (tmp_path / "secret.txt").write_bytes(b"x")
-    (tmp_path / "secret.txt").chmod(0)
-
-    def denied(self):
-        raise PermissionError(13, "Permission denied")
-
-    if os.geteuid() == 0:  # root reads everything
-        monkeypatch.setattr("pathlib.Path.read_bytes", denied)
-    with pytest.raises(DataError, match=r"secret\.txt cannot be read \(Permission denied\)"):
-        load_text(tmp_path)
-    (tmp_path / "secret.txt").chmod(stat.S_IRUSR)
+def test_a_text_that_changes_while_it_is_read(tmp_path):
+    (tmp_path / "a").write_bytes(prose(10_000))
+    text = opened(tmp_path / "a", 8)
+    (tmp_path / "a").write_bytes(prose(10_000, 1)[:9_000])
+    with pytest.raises(DataError, match=r"the file .*a changed while the run read it: leave `data` alone"):
+        text.train_batch(np.arange(4))
+    (tmp_path / "a").unlink()
+    with pytest.raises(DataError, match="cannot be read .No such file"):
+        text.train_batch(np.arange(4))
+    assert find_text(None).skipped_files == 0

@@ -13,9 +13,10 @@ from mpizero.data import Batch, TeacherTask
 from mpizero.engine.config import OptimSettings, TrainConfig
 from mpizero.engine.export import whole_state
 from mpizero.engine.job import prepare
+from mpizero.engine.samples import PART, count_targets
 from mpizero.engine.task import Task
 from mpizero.engine.trace import trace
-from mpizero.engine.trainer import run_steps
+from mpizero.engine.trainer import evaluate_loss, run_steps
 from mpizero.errors import ConfigError, DataError, OutOfDeviceMemory
 from mpizero.layout import ModelSpec, ParamSpec, SegmentSpec, wrap
 from mpizero.memory.kinds import ACTIVATION
@@ -76,6 +77,87 @@ def test_a_count_that_is_not_that_of_the_batches(group):
     data.claimed = 3
     with pytest.raises(DataError, match=r"step 0: the loss counted \d+ targets, but Dataset.count gave 3,"):
         run_steps(prepare(replace(MLP, batch_size=6), group, task=Task(mlp(hidden=10), data)))
+
+
+@pytest.mark.parametrize("count", [2.5, 36.0, -3, None, "36"])
+def test_a_count_that_is_no_number_of_targets(group, count):
+    class Counted(TeacherTask):
+        def count(self, samples):
+            return count
+
+    with pytest.raises(DataError, match=rf"Counted\.count gave {count!r}, by which gradients are divided: let it give"):
+        run_steps(prepare(MLP, group, task=Task(mlp(hidden=10), Counted(0))))
+
+
+COUNTS_DIFFER = """
+import mpizero
+from mpizero.comm import run_main, start
+from mpizero.data import TeacherTask
+from mpizero.engine.job import TrainConfig, prepare
+from mpizero.engine.task import Task
+from mpizero.engine.trainer import run_steps
+from mpizero.nn.mlp import mlp
+
+def main():
+    world = start()
+    data = TeacherTask(0)
+    data.count = lambda samples: samples.size + (world.rank == 1)
+    run_steps(prepare(TrainConfig(hidden=10, steps=4, batch_size=3), world, task=Task(mlp(hidden=10), data)))
+
+run_main(main)
+"""
+
+
+@pytest.mark.launches
+def test_a_count_that_ranks_give_differently(launch):
+    end = launch(2, "-c", COUNTS_DIFFER)
+    assert end.status == 2 and end.stderr.count("mpizero: error: ") == 1 and "Traceback" not in end.output
+    assert "step 0: the loss counted 6 targets, but Dataset.count gave 7, by which rank 1 divided" in end.stderr
+
+
+@pytest.mark.parametrize("size", [0, -1, 2.5, None])
+def test_a_dataset_that_holds_nothing_out(group, size):
+    data = TeacherTask(0)
+    data.eval_size = size
+    with pytest.raises(DataError, match=rf"TeacherTask\.eval_size is {size}, but .* an evaluation needs one"):
+        prepare(MLP, group, task=Task(mlp(hidden=10), data))
+
+
+@pytest.mark.parametrize("side", ["train", "held_out"])
+@pytest.mark.parametrize(("inputs", "targets"), [(1, 0), (0, 1), (1, 1)])
+def test_batches_of_another_size(group, side, inputs, targets):
+    class Longer(TeacherTask):
+        """Gives more than it was asked for, where it is asked for more than one."""
+
+        def _longer(self, samples):
+            x, y = super().train(samples)
+            more = samples.size > 1
+            return Batch(np.repeat(x, 1 + more * inputs, axis=0), np.repeat(y, 1 + more * targets))
+
+    setattr(Longer, side, Longer._longer)
+    says = rf"Longer\.\w+ was asked for 3 samples and gave {3 + 3 * inputs} inputs and {3 + 3 * targets} targets"
+    job = prepare(replace(MLP, steps=1), group, task=Task(mlp(hidden=10), Longer(0)))
+    with pytest.raises(DataError, match=says):
+        run_steps(job)
+        evaluate_loss(job)
+
+
+def test_a_batch_that_no_host_can_hold(group):
+    with pytest.raises(DataError, match="`batch_size` 1,099,511,627,775 means 149,533,581,377,400 bytes a batch, more"):
+        prepare(replace(MLP, batch_size=2**40 - 1), group)
+
+
+def test_a_large_global_batch_is_counted_in_parts():
+    class Parts(TeacherTask):
+        sizes = []
+
+        def count(self, samples):
+            self.sizes.append(samples.size)
+            return super().count(samples)
+
+    data = Parts(0)
+    assert count_targets(data, 5, 3 * PART + 10) == 3 * PART + 5 and data.sizes == [PART, PART, PART, 5]
+    assert count_targets(data, 5, 5) == 0
 
 
 def test_a_parameter_that_no_segment_reads():

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import json
 import math
-import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,10 +25,10 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from mpizero.data import Dataset, load
+from mpizero.data import Dataset, TeacherTask
 from mpizero.nn.gpt import GPTConfig, gpt
 from mpizero.nn.mlp import mlp
-from tests.golden.text import pseudo_text
+from tests.golden.text import FixedText
 
 Params = dict[str, torch.Tensor]
 
@@ -97,11 +96,7 @@ def inputs(run: Settings) -> tuple[Params, Dataset]:
     model = mlp(hidden=run.sizes["hidden"]) if run.model == "mlp" else gpt(GPTConfig(**run.sizes))
     names = [param.name for param in model.spec.params]
     params = {name: torch.tensor(model.initial(name, run.seed), dtype=torch.float64) for name in names}
-    with tempfile.NamedTemporaryFile() as file:
-        file.write(pseudo_text())
-        file.flush()
-        path = file.name if run.model == "gpt" else None
-        return params, load(run.model, path, seed=run.seed, context=run.sizes.get("context", 1))
+    return params, TeacherTask(run.seed) if run.model == "mlp" else FixedText(run.sizes["context"], run.seed)
 
 
 def microbatches(run: Settings, data: Dataset, step: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:

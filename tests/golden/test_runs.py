@@ -16,8 +16,10 @@ import pytest
 from mpizero.engine.config import TrainConfig
 from mpizero.engine.export import whole_state
 from mpizero.engine.job import Job, prepare
+from mpizero.engine.task import Task
 from mpizero.engine.trainer import StepRecord, run_steps
-from tests.golden.text import pseudo_text
+from mpizero.nn.gpt import gpt
+from tests.golden.text import FixedText
 
 GOLDEN = json.loads(Path(__file__).with_name("golden.json").read_text())
 STAGES = ("0", "1", "1-allreduce", "2", "3")
@@ -42,6 +44,12 @@ TOLERANCE = {
 RATE = 1e-12  # relative, of learning rates: a few float64 operations
 
 
+def fixed_task(config: TrainConfig) -> Task | None:
+    """The GPT reads the text that golden.json was made from; None: what the configuration names."""
+    sizes = config.resolved().sizes
+    return Task(gpt(sizes), FixedText(sizes.context, config.seed), target="token") if config.model == "gpt" else None
+
+
 def whole(job: Job, buffer: str) -> dict[str, np.ndarray]:
     """Parameter -> float32 array of `buffer` (master, exp_avg or exp_avg_sq). Collective over the job's ranks.
 
@@ -53,19 +61,11 @@ def whole(job: Job, buffer: str) -> dict[str, np.ndarray]:
     return arrays
 
 
-@pytest.fixture(scope="module")
-def text(tmp_path_factory) -> str:
-    """A file with the text that golden.json was made from."""
-    path = tmp_path_factory.mktemp("golden") / "text.txt"
-    path.write_bytes(pseudo_text())
-    return str(path)
-
-
-def trained(name: str, stage: str, group, text: str) -> tuple[Job, list[StepRecord]]:
+def trained(name: str, stage: str, group) -> tuple[Job, list[StepRecord]]:
     """The run of that name, each rank of the group computing its part of the global batch."""
     run = GOLDEN[name]
-    data = text if run["config"]["model"] == "gpt" else None
-    job = prepare(TrainConfig(**run["config"], stage=stage, batch_size=run["samples"] // group.size, data=data), group)
+    config = TrainConfig(**run["config"], stage=stage, batch_size=run["samples"] // group.size)
+    job = prepare(config, group, task=fixed_task(config))
     return job, run_steps(job).records
 
 
@@ -77,12 +77,12 @@ def assert_close(here: np.ndarray, there: list[float], tolerance: float, what: s
 
 @pytest.mark.parametrize("stage", STAGES)
 @pytest.mark.parametrize("name", GOLDEN)
-def test_run_equals_pytorchs(group, text, name, stage):
+def test_run_equals_pytorchs(group, name, stage):
     run = GOLDEN[name]
     dtype = run["config"].get("dtype", "float16")
     if dtype == "bfloat16":
         pytest.importorskip("ml_dtypes")
-    job, records = trained(name, stage, group, text)
+    job, records = trained(name, stage, group)
     for here, there in zip(records, run["records"], strict=True):
         assert (here.loss_scale, here.skipped) == (there["loss_scale"], there["skipped"]), here
         assert here.lr == pytest.approx(there["lr"], rel=RATE), here
@@ -98,9 +98,9 @@ def test_run_equals_pytorchs(group, text, name, stage):
 
 
 @pytest.mark.parametrize("stage", STAGES)
-def test_first_gradient_equals_pytorchs(group, text, stage):
+def test_first_gradient_equals_pytorchs(group, stage):
     """After one step exp_avg is 1 - beta1 times the gradient: AdamW adds no decay to it, and nothing is clipped."""
-    job, _ = trained("gpt first gradient", stage, group, text)
+    job, _ = trained("gpt first gradient", stage, group)
     arrays, tolerance = whole(job, "exp_avg"), TOLERANCE["float32"].state
     for name, there in GOLDEN["gpt first gradient"]["gradient"].items():
         gradient = arrays[name].astype(np.float64) / (1 - BETA1)
