@@ -13,7 +13,7 @@ import re
 import secrets
 import sys
 import tomllib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, ParamSpec, TypeVar
@@ -28,6 +28,16 @@ if TYPE_CHECKING:
 
 # as they are written, without the dashes in front
 FLAGS = {field.name.replace("_", "-"): field for field in fields(TrainConfig)}
+# how --help arranges them: title -> flags
+GROUPS = {
+    "the model and its data": "model hidden layers d-model heads context data",
+    "the step and how it is sharded": "stage shard-size batch-size accumulation no-sync backward-prefetch "
+                                      "forward-prefetch keep-last-unit limit-all-gathers",
+    "precision and optimizer": "dtype optimizer lr warmup weight-decay clip",
+    "the run": "steps epochs seed device-memory check-replicas",
+    "what is printed and written": "print-actions log log-every log-format json",
+}
+ALIASES = {"dtype": {"fp16": "float16", "half": "float16", "bf16": "bfloat16", "fp32": "float32", "float": "float32"}}
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -82,15 +92,34 @@ class Parser(argparse.ArgumentParser):
             super().print_help(file)
 
     def error(self, message: str) -> NoReturn:
-        raise ConfigError(f"{message} (see {self.prog} --help)")
+        raise ConfigError(f"{message}{self._near(message)} (see {self.prog} --help)")
+
+    def _near(self, message: str) -> str:
+        """The flag that a mistyped one may have meant: `; did you mean --batch-size?`"""
+        typed = re.match(r"unrecognized arguments: (--?[\w-]+)", message)
+        known = [flag for action in self._actions for flag in action.option_strings if flag.startswith("--")]
+        near = typed and difflib.get_close_matches(typed[1], known, n=1)
+        return f": did you mean {near[0]}?" if near else ""
 
 
 def add_train_flags(parser: argparse.ArgumentParser) -> None:
-    """One flag for each field of `TrainConfig`."""
-    for name, field in FLAGS.items():
-        parser.add_argument(f"--{name}", dest=field.name, default=argparse.SUPPRESS, **field.metadata)
-    parser.add_argument("--config", metavar="FILE.toml",
-                        help="keys are the flags' names without dashes in front; flags win")
+    """One flag for each field of `TrainConfig`, in groups."""
+    for title, names in GROUPS.items():
+        group = parser.add_argument_group(title)
+        for name in names.split():
+            field = FLAGS[name]
+            told = field.default is None or isinstance(field.default, bool) or field.metadata["help"].endswith(")")
+            more = dict(field.metadata) | ({} if told else {"help": f"{field.metadata['help']} ({field.default})"})
+            if name in ALIASES:
+                more["type"] = functools.partial(_full_name, ALIASES[name])
+            group.add_argument(f"--{name}", dest=field.name, default=argparse.SUPPRESS, **more)
+    group.add_argument("--config", metavar="FILE.toml",
+                       help="keys are the flags' names without dashes in front; flags win")
+
+
+def _full_name(aliases: Mapping[str, str], text: str) -> str:
+    """What people type for it, too; choices are checked after this."""
+    return aliases.get(text.lower(), text)
 
 
 def train_config(parser: argparse.ArgumentParser, argv: Sequence[str]) -> TrainConfig:

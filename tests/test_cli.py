@@ -4,10 +4,22 @@ from __future__ import annotations
 
 import json
 import os
+import re
 
 import pytest
 
-from mpizero.cli import Parser, add_train_flags, as_flags, check_writable, finite, spelled, train_config, write_json
+from mpizero.cli import (
+    FLAGS,
+    GROUPS,
+    Parser,
+    add_train_flags,
+    as_flags,
+    check_writable,
+    finite,
+    spelled,
+    train_config,
+    write_json,
+)
 from mpizero.errors import ConfigError
 from mpizero.text import readable
 
@@ -92,3 +104,36 @@ def test_names_that_are_not_utf_8():
     name = os.fsdecode(b"na\xffme")
     assert readable(name) == "na\\udcffme" and readable("häme") == "häme"
     assert finite({"files": [name, float("nan")]}) == {"files": ["na\\udcffme", None]}
+
+
+def flags() -> Parser:
+    parser = Parser(prog="train")
+    add_train_flags(parser)
+    return parser
+
+
+def test_every_flag_is_in_one_group():
+    assert sorted(name for names in GROUPS.values() for name in names.split()) == sorted(FLAGS)
+
+
+def test_help_says_each_default():
+    """Of the flags that take a value, the value, or in words what happens without."""
+    text = " ".join(flags().format_help().split())
+    for default in ("(2)", "(mlp)", "(16)", "(1)", "(float16)", "(0)", "(unlimited)", "(mlp 50, gpt 300)"):
+        assert default in text
+
+
+@pytest.mark.parametrize(("typed", "meant"), [("fp16", "float16"), ("bf16", "bfloat16"), ("FP32", "float32"),
+                                              ("float32", "float32")])
+def test_what_people_type(typed, meant):
+    assert train_config(flags(), ["--dtype", typed]).dtype == meant
+
+
+@pytest.mark.parametrize(("words", "says"), [
+    (["--batchsize", "4"], "did you mean --batch-size?"), (["--stages=3"], "did you mean --stage?"),
+    (["--lrr", "1"], "did you mean --lr?"), (["--xyzzy"], "unrecognized arguments: --xyzzy (see train --help)"),
+    (["--dtype", "fp8"], "invalid choice: 'fp8'"),
+])
+def test_mistyped_flags(words, says):
+    with pytest.raises(ConfigError, match=re.escape(says)):
+        train_config(flags(), words)

@@ -12,7 +12,7 @@ from mpizero.engine.trainer import StepRecord
 from mpizero.errors import ConfigError
 from mpizero.runlog import make_folder, new_id, open_log
 
-STEP = StepRecord(0, 2.5, float("nan"), 0.01, 1.0, False, 9.0, 1, 2, 3)
+STEP = StepRecord(0, 2.5, float("nan"), 0.01, 1.0, False, 0.5, 9.0, 1, 2, 3)
 OPEN_AND_DIE = """
 import os, sys
 from mpizero.runlog import open_log

@@ -18,7 +18,7 @@ from tests.engine.runs import GPT, MLP, outcome
 
 def untimed(record):
     """Without what depends on the clock, or on when peaks were reset."""
-    return astuple(replace(record, per_second=0.0, peak_bytes=0))
+    return astuple(replace(record, seconds=0.0, per_second=0.0, peak_bytes=0))
 
 
 @pytest.mark.parametrize("config", [replace(MLP, stage="3"),
