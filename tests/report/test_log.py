@@ -156,7 +156,7 @@ def test_files_of_another_run_are_left_out(tmp_path):
 
 def test_a_run_that_goes_on(tmp_path):
     log = open_log(tmp_path, "first", begun("first", sample(ranks=1, units=3)[1]))
-    log.append(StepRecord(0, 2.5, 1.0, 0.01, 1.0, False, 9.0, 1, 2, 3))
+    log.append(StepRecord(0, 2.5, 1.0, 0.01, 1.0, False, 0.5, 9.0, 1, 2, 3))
     found = read_log(tmp_path)
     assert (found.running, len(found.steps), found.summary, found.notes) == (True, 1, None, ())
     log.about.close()
