@@ -12,6 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.support.load import scaled
+
 ROOT = Path(__file__).resolve().parents[2]
 
 # What an mpirun tells its ranks. A second mpirun, or a program without one, must not take it for its own.
@@ -65,18 +67,19 @@ def launch(n: int | None, *arguments: str | Path, timeout: float = 60.0, env: Ma
            cwd: Path = ROOT) -> Finished:
     """Run `mpirun -n N python ARGUMENTS` (without mpirun if n is None) and wait for its end.
 
-    `env` changes the environment; None removes a name. A program that has not ended after `timeout` seconds is killed
-    with all its ranks and raises TimeoutError with what it wrote: a hang is never an expected end.
+    `env` changes the environment; None removes a name. A program that has not ended after `timeout` seconds (more on a
+    busy machine) is killed with all its ranks and raises TimeoutError with what it wrote: a hang is never an expected
+    end.
     """
     command = [*([] if n is None else [mpirun(), "-n", str(n)]), sys.executable, *map(str, arguments)]
-    start = time.monotonic()
+    start, timeout = time.monotonic(), scaled(timeout)
     child = subprocess.Popen(command, cwd=cwd, env=clean_environment(env), stdin=subprocess.DEVNULL,
                              stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True)
     try:
         stdout, stderr = child.communicate(timeout=timeout)
     except subprocess.TimeoutExpired:
         text = "".join(map(_text, _kill(child)))
-        raise TimeoutError(f"not ended after {timeout} s: {' '.join(command)}\n{text}") from None
+        raise TimeoutError(f"not ended after {timeout:.0f} s: {' '.join(command)}\n{text}") from None
     except BaseException:
         _kill(child)
         raise

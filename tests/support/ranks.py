@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING, final
 
 import pytest
 
+from tests.support.load import scaled
+
 if TYPE_CHECKING:
     from mpizero.comm import Group
 
@@ -134,7 +136,8 @@ class RankPlugin:
         report = yield
         if _is_rank_test(item):
             text = "" if report.passed else f"{report.outcome}\0{_details(report)}"
-            texts = self.meeting.share(f"{report.when} of {item.nodeid}", text, seconds=self.patience[report.outcome])
+            seconds = scaled(self.patience[report.outcome])
+            texts = self.meeting.share(f"{report.when} of {item.nodeid}", text, seconds=seconds)
             _merge(report, {rank: text.split("\0", 1) for rank, text in enumerate(texts) if text})
         return report
 
