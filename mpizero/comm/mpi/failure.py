@@ -163,7 +163,7 @@ def _leave_alone(how: Ending) -> NoReturn:
 def _abort(status: int) -> NoReturn:
     """At once, and all others too."""
     if _comm is not None and not _mpi.Is_finalized() and _comm.Get_size() > 1:
-        _comm.Abort(status)
+        _mpi.COMM_WORLD.Abort(status)  # of another communicator, MPICH 4.0 waits until its ranks are in MPI too
     os._exit(status)
 
 
