@@ -41,7 +41,8 @@ if (( EUID == 0 )); then
     export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 fi
 if (( $(getconf _NPROCESSORS_ONLN) < 4 )); then
-    export PRTE_MCA_rmaps_default_mapping_policy=slot:oversubscribe OMPI_MCA_mpi_yield_when_idle=1
+    export PRTE_MCA_rmaps_default_mapping_policy=slot:oversubscribe OMPI_MCA_mpi_yield_when_idle=1         # version 5
+    export OMPI_MCA_rmaps_base_oversubscribe=1 OMPI_MCA_hwloc_base_binding_policy=none                     # version 4
 fi
 
 figures=()

@@ -76,9 +76,13 @@ def test_user_error_before_mpi_starts_on_one_rank(job):
 
 
 def test_notices_are_received(job):
-    """MPI wants every message received before MPI_Finalize. Each of four ranks tells the three others."""
+    """MPI wants every message received before MPI_Finalize. Each of four ranks tells the three others.
+
+    MPICH on UCX also warns on stdout of the barrier's own messages, which rank 2 was about to exchange.
+    """
     finished = job("leaves_no_message_behind")
-    assert finished.status == 2 and finished.stdout == "open=False done=True of 3\n" * 4, finished.output
+    told = [line for line in finished.stdout.splitlines() if "UCX  WARN" not in line]
+    assert finished.status == 2 and told == ["open=False done=True of 3"] * 4, finished.output
 
 
 @pytest.mark.parametrize("name", ["user_error_on_one_rank", "plain:user_error_on_one_rank",

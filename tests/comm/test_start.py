@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import builtins
 import os
+import sys
 from pathlib import Path
 
 import pytest
 
-from mpizero.comm.mpi.start import _check_launcher, _load
+from mpizero.comm.mpi.start import _check_launcher, _load, _remedy
 from mpizero.errors import LaunchError
-from tests.support.launch import clean_environment, mpirun
+from tests.support.launch import ROOT, clean_environment, mpirun
 
 
 def test_importing_needs_no_mpi(launch):
@@ -31,6 +32,32 @@ def test_mpi4py_missing(monkeypatch):
     with pytest.raises(LaunchError, match="^MPI is not available: pip install .*mpi4py is not installed") as caught:
         _load()
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(("reason", "found", "cure"), [
+    ("libmpi.so.12: cannot open", "libmpich.so.12", f"mpicc.mpich -shared .* -o {sys.prefix}/lib/libmpi.so.12 gives "),
+    ("libmpi.so.12: cannot open", None, "pip install "),
+    ("undefined symbol", "libmpich.so.12", "pip install "),
+])
+def test_no_library_that_works(monkeypatch, reason, found, cure):
+    """Debian's MPICH is there, but mpi4py's wheel asks for it by another name."""
+    real_import = builtins.__import__
+
+    def without_library(name, scope=None, local=None, names=(), level=0):
+        if name == "mpi4py" and "MPI" in (names or ()):
+            raise ImportError(reason)
+        return real_import(name, scope, local, names, level)
+
+    monkeypatch.setattr("mpizero.comm.mpi.start.find_library", {"mpich": found}.get)
+    monkeypatch.setattr(builtins, "__import__", without_library)
+    with pytest.raises(LaunchError, match=f"^MPI is not available: {cure}.* finds no MPI library .*{reason}"):
+        _load()
+
+
+def test_readme_has_the_same_command(monkeypatch):
+    monkeypatch.setattr("mpizero.comm.mpi.start.find_library", str)
+    command = _remedy("libmpi.so.12").split(" gives ")[0].replace(sys.prefix, '"$VIRTUAL_ENV"')
+    assert f"    {command}\n" in (ROOT / "README.md").read_text()
 
 
 class OtherLibrary:

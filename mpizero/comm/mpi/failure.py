@@ -37,6 +37,7 @@ MEETING_SECONDS = 5.0  # a rank that leaves with an error waits so long for the 
 FINALIZE_SECONDS = 20  # for MPI_Finalize, which may stumble over messages that nobody received
 LET_FIRST_SPEAK = 2.0  # seconds
 FULL = {errno.ENOSPC, errno.EDQUOT, errno.EIO}  # of an error that names no file: an output stream's
+LAST_WORDS = 0.2  # seconds before an abort: MPICH's mpirun may then end before it has read what its ranks wrote
 NOTICE = 1  # tag of the message by which a rank says that it leaves
 
 # MPI is one per process, so its end is too. Once started: the module mpi4py.MPI, a communicator used by nothing else.
@@ -163,7 +164,8 @@ def _leave_alone(how: Ending) -> NoReturn:
 def _abort(status: int) -> NoReturn:
     """At once, and all others too."""
     if _comm is not None and not _mpi.Is_finalized() and _comm.Get_size() > 1:
-        _comm.Abort(status)
+        time.sleep(LAST_WORDS)
+        _mpi.COMM_WORLD.Abort(status)  # of another communicator, MPICH 4.0 waits until its ranks are in MPI too
     os._exit(status)
 
 

@@ -6,6 +6,7 @@ import json
 import sys
 import warnings
 from collections.abc import Sequence
+from ctypes.util import find_library
 from dataclasses import asdict
 from functools import cache
 from pathlib import Path
@@ -71,9 +72,19 @@ def _load() -> Any:
             warnings.filterwarnings("ignore", "suspicious MPI execution environment", RuntimeWarning)
             from mpi4py import MPI
     except (ImportError, RuntimeError, OSError) as error:
-        raise LaunchError(f"MPI is not available: {INSTALL}; mpi4py finds no MPI library that works "
-                          f"({' '.join(str(error).split())})") from None
+        reason = " ".join(str(error).split())
+        raise LaunchError(f"MPI is not available: {_remedy(reason)}; mpi4py finds no MPI library that works "
+                          f"({reason})") from None
     return MPI
+
+
+def _remedy(reason: str) -> str:
+    """Debian's MPICH is libmpich.so.12, and mpi4py's wheel asks for libmpi.so.12. A link would not do: the loader
+    goes by the name that a library gives itself. An empty library of the right name that needs the other one does."""
+    if "libmpi.so.12" not in reason or find_library("mpich") is None:
+        return INSTALL
+    command = "mpicc.mpich -shared -Wl,--no-as-needed,-soname,libmpi.so.12 -x c /dev/null -o"
+    return f"{command} {sys.prefix}/lib/libmpi.so.12 gives the system's MPICH the name that mpi4py loads"
 
 
 def _check_launcher(mpi: Any, size: int | None = None) -> None:
