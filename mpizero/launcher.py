@@ -68,7 +68,7 @@ def _mpirun_of(library: str, loaded: str) -> str | None:
     """The mpirun in the tree that holds the library; with the name that Debian gives it first."""
     family = library.lower().replace(" ", "").rstrip("0123456789.v")  # openmpi, mpich
     for path in dict.fromkeys(re.findall(r"/\S*/libmpi[a-z_]*\.so\S*", loaded)):
-        for folder in Path(path).parents:
+        for folder in Path(path).parents[:-1]:  # not /: its bin is another tree's
             for name in (f"mpirun.{family}", "mpirun"):
                 if os.access(folder / "bin" / name, os.X_OK):
                     return str(folder / "bin" / name)
