@@ -7,10 +7,9 @@ import textwrap
 
 import pytest
 
-from tests.support.load import scaled
-
 from mpizero.comm import barrier
 from tests.support.launch import ROOT
+from tests.support.load import scaled
 
 PREAMBLE = """
 import os
