@@ -15,12 +15,13 @@ from mpizero.memory.ledger import Allocator, Uncounted
 class Group:
     """Some ranks and their own communicator, so that nobody else's messages can be mistaken for ours.
 
-    rank, size: this process among the group's; ranks: world rank of each; hosts: host name of each; log: receives one
+    rank, size: this process among the group's; ranks: world rank of each; hosts: of each a name that is the same for
+    two ranks if they share a host ('node', and of another host so named 'node#2'); log: receives one
     record per collective; mem: where rings take their workspace from. Made by `start`, `subgroup` and `mesh`.
     """
 
     def __init__(self, mpi: Any, comm: Any, ranks: Sequence[int], hosts: Sequence[str], name: str, tests: int):
-        self._mpi = mpi  # the module mpi4py.MPI: importing it starts MPI, so only `start` may
+        self._mpi = mpi  # the module mpi4py.MPI, which only `start` loads
         self._comm = comm  # an mpi4py.MPI.Intracomm
         self._shared = _Shared()
         self.rank: int = comm.Get_rank()
@@ -38,9 +39,7 @@ class Group:
     @property
     def library(self) -> str:
         """Name and version of the MPI library: 'Open MPI v5.0.11', 'MPICH 5.0.2'."""
-        line = self._mpi.Get_library_version().replace("\0", "").split("\n")[0]
-        words = line.replace(",", " ").replace("Version:", " ").split()
-        return " ".join(words[:3] if words[0] == "Open" else words[:2])
+        return library_name(self._mpi)
 
     def using(self, log: TrafficLog | None = None, mem: Allocator | None = None) -> Group:
         """The same group and communicator with other books."""
@@ -76,6 +75,13 @@ class Group:
         """Running number of a collective on this communicator."""
         self._shared.calls += 1
         return self._shared.calls
+
+
+def library_name(mpi: Any) -> str:
+    """Of the module mpi4py.MPI: 'Open MPI v5.0.11', 'MPICH 5.0.2'. MPI need not have started."""
+    line = mpi.Get_library_version().replace("\0", "").split("\n")[0]
+    words = line.replace(",", " ").replace("Version:", " ").split()
+    return " ".join(words[:3] if words[0] == "Open" else words[:2])
 
 
 @final

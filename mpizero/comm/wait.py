@@ -49,9 +49,9 @@ def timeout() -> float:
     return seconds
 
 
-def tests(ranks_here: int) -> int:
-    """How often to test before giving way, with `ranks_here` ranks on this host."""
-    return CROWDED_TESTS if ranks_here > (os.cpu_count() or 1) else TESTS
+def tests(crowded: bool) -> int:
+    """How often to test before giving way. crowded: this host has more ranks than cores for them."""
+    return CROWDED_TESTS if crowded else TESTS
 
 
 def wait(done: Callable[[], bool], limit: float | None = None, tests: int = CROWDED_TESTS) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from mpizero.comm import Group, Record
+from mpizero.comm import Group, Record, clock_offset
 from mpizero.engine.executor import ActionRecord
 from mpizero.engine.gather import gather_data
 from mpizero.engine.job import Job
@@ -18,15 +18,13 @@ def trace(job: Job, step: int, actions: list[ActionRecord], records: list[Record
     """The data of trace.json. Collective; the same on every rank. Times in seconds from the start of the step on the
     earliest rank.
 
-    actions: of the step, in order. Ranks of a host share its clock. Clocks of hosts are taken to agree where the last
-    rank of each ends the step's agreement, having just heard from all.
+    actions: of the step, in order. Clocks of hosts are held against rank 0's, now.
     """
-    met = max(record.begin_s + record.seconds for record in records if record.op == "agree")
-    pairs = gather_data(job.world, [met, _rank(job, actions, records)])
-    ranks = [rank for _, rank in pairs]
-    latest = {rank["host"]: met for met, rank in sorted(pairs, key=lambda pair: pair[0])}
+    clock = clock_offset(job.world)
+    mine = {"clock_offset_s": clock.seconds, "clock_uncertainty_s": clock.uncertainty, **_rank(job, actions, records)}
+    ranks = gather_data(job.world, mine)
     for rank in ranks:
-        _shift(rank, -latest[rank["host"]])
+        _shift(rank, -rank["clock_offset_s"])
     earliest = min(rank["actions"][0]["begin_s"] for rank in ranks)
     for rank in ranks:
         _shift(rank, -earliest)

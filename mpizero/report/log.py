@@ -33,7 +33,8 @@ ACTION = SPAN | {"action": str, "kind": str, "work": (str, type(None)), "compute
 COLLECTIVE = SPAN | {"op": str, "unit": str, "group": str, "bytes_sent": int, "bytes_received": int, "messages": int,
                      "sends": [{"to": int, "bytes": int, "begin_s": NUMBER}],
                      "arrivals": [{"from": int, "bytes": int, "end_s": NUMBER}]}
-RANK = {"rank": int, "host": str, "groups": {str: [int]}, "actions": [ACTION], "collectives": [COLLECTIVE]}
+RANK = {"rank": int, "host": str, "clock_offset_s": NUMBER, "clock_uncertainty_s": NUMBER, "groups": {str: [int]},
+        "actions": [ACTION], "collectives": [COLLECTIVE]}
 TRACE = {"step": int, "stage": str, "model": str, "dtype": str, "world_size": int, "capacity": (int, type(None)),
          "ranks": [RANK]}
 SETTING = (str, int, float, bool, type(None))

@@ -127,10 +127,11 @@ def _lost(key: tuple, sent: int, came: int) -> None:
 
 
 def _arrow(from_slice: Event, send: Message, to_slice: Event, arrival: Message) -> tuple[Event, Event] | None:
-    """Its two ends, each inside its slice; None where clocks of hosts differ so much that it would arrive before it was
-    sent."""
+    """Its two ends, each inside its slice. Clocks of hosts are known to some microseconds: one that seems to arrive
+    before it was sent leaves as early as its slice allows, and is None where that is not early enough."""
     start = _within(from_slice, _microseconds(send["begin_s"]))
     finish = _within(to_slice, max(_microseconds(arrival["end_s"]), start))
+    start = _within(from_slice, min(start, finish))
     if finish < start:
         return None
     common = {"name": "message", "cat": "message"}

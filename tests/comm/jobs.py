@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import ctypes
 import os
 import signal
 import sys
@@ -11,6 +13,7 @@ import time
 import numpy as np
 
 from mpizero import comm
+from mpizero.comm.mpi import failure
 from mpizero.errors import ConfigError, DataError
 
 
@@ -169,6 +172,32 @@ def waits_for_ever():
     if world.rank == 0:
         time.sleep(60)
     comm.all_reduce(world, np.ones(5), unit="head")
+
+
+def loads_a_library_on_rank_1():
+    """LIBRARY of the environment."""
+    if os.environ.get("OMPI_COMM_WORLD_RANK", os.environ.get("PMI_RANK", "1")) == "1":
+        ctypes.CDLL(os.environ["LIBRARY"])
+    comm.barrier(comm.start())
+
+
+def tells_its_host():
+    world = comm.start()
+    print(f"{world.rank} is on {os.uname().nodename} of {''.join(world.hosts)}\n", end="")
+
+
+def leaves_no_message_behind():
+    """Every notice is received before MPI ends, also by ranks that leave by themselves at the same time."""
+    world = comm.start()
+
+    def leave(*_):
+        print(f"open={failure._comm.Iprobe(tag=failure.NOTICE)} done={all(r.Test() for r, _ in failure._notices)} "
+              f"of {len(failure._notices)}\n", end="", flush=True)
+
+    atexit.register(leave)
+    if world.rank != 2:
+        raise DataError(f"the data of rank {world.rank} hold NaN")
+    comm.barrier(world)
 
 
 if __name__ == "__main__":

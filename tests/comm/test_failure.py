@@ -75,6 +75,12 @@ def test_user_error_before_mpi_starts_on_one_rank(job):
     check_one_line(job("user_error_before_mpi_on_one_rank"), "no file on rank 1")
 
 
+def test_notices_are_received(job):
+    """MPI wants every message received before MPI_Finalize. Each of four ranks tells the three others."""
+    finished = job("leaves_no_message_behind")
+    assert finished.status == 2 and finished.stdout == "open=False done=True of 3\n" * 4, finished.output
+
+
 @pytest.mark.parametrize("name", ["user_error_on_one_rank", "plain:user_error_on_one_rank",
                                   "user_error_on_one_rank_while_others_end",
                                   "user_error_on_one_rank_during_large_messages"])
@@ -111,8 +117,8 @@ def test_no_mpi_without_mpirun(job):
 
 def check_no_mpi(finished):
     [line] = our_lines(finished)
-    assert line.startswith("mpizero: error: MPI is not available, because ")
-    assert "/nonexistent/libmpi.so" in line and "pip install" in line
+    assert line.startswith("mpizero: error: MPI is not available: pip install ")
+    assert "finds no MPI library that works" in line and "/nonexistent/libmpi.so" in line
     assert "Traceback" not in finished.output and finished.status == 2
 
 

@@ -1,14 +1,16 @@
-"""Without MPI."""
+"""Starting: without MPI, and under a launcher of another one."""
 
 from __future__ import annotations
 
 import builtins
+import os
+from pathlib import Path
 
 import pytest
 
 from mpizero.comm.mpi.start import _check_launcher, _load
 from mpizero.errors import LaunchError
-from mpizero.launcher import rank_in_job
+from tests.support.launch import clean_environment, mpirun
 
 
 def test_importing_needs_no_mpi(launch):
@@ -26,7 +28,7 @@ def test_mpi4py_missing(monkeypatch):
         return real_import(name, *args, **options)
 
     monkeypatch.setattr(builtins, "__import__", without_mpi4py)
-    with pytest.raises(LaunchError, match="mpi4py is not installed: .*pip install") as caught:
+    with pytest.raises(LaunchError, match="^MPI is not available: pip install .*mpi4py is not installed") as caught:
         _load()
     assert "\n" not in str(caught.value)
 
@@ -37,22 +39,53 @@ class OtherLibrary:
         return "Some MPI 9.9, package\nline two\0"
 
 
-@pytest.mark.parametrize("variable", ["OMPI_COMM_WORLD_SIZE", "PMI_SIZE"])
-def test_mpirun_of_another_library(monkeypatch, variable):
-    """Each rank would believe itself alone."""
-    for name in ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE"):
-        monkeypatch.delenv(name, raising=False)
-    _check_launcher(1, OtherLibrary)
+@pytest.mark.parametrize("variable", ["OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS"])
+def test_launcher_of_another_library(monkeypatch, variable):
+    """Each rank would believe itself alone. A library that nobody knows is asked to start first."""
+    clean(monkeypatch)
+    monkeypatch.setattr("mpizero.comm.mpi.start._shared_libraries", lambda: "")  # of ranks, one is loaded
+    _check_launcher(OtherLibrary, 1)
     monkeypatch.setenv(variable, "4")
-    _check_launcher(4, OtherLibrary)
-    text = "mpirun started 4 ranks, .* another MPI library .Some MPI 9.9, package., .*start it with"
-    with pytest.raises(LaunchError, match=text):
-        _check_launcher(1, OtherLibrary)
+    _check_launcher(OtherLibrary)
+    _check_launcher(OtherLibrary, 4)
+    text = r"(mpirun|srun) started 4 ranks, but not for the MPI library of this process \(Some MPI\), .* it is alone: "
+    with pytest.raises(LaunchError, match=text + "start it with .*that library's mpirun"):
+        _check_launcher(OtherLibrary, 1)
 
 
-def test_rank_as_mpirun_told(monkeypatch):
-    for name in ("OMPI_COMM_WORLD_RANK", "PMI_RANK"):
-        monkeypatch.delenv(name, raising=False)
-    assert rank_in_job() is None
-    monkeypatch.setenv("PMI_RANK", "3")
-    assert rank_in_job() == 3
+def clean(monkeypatch):
+    for name in set(os.environ) - set(clean_environment()):
+        monkeypatch.delenv(name)
+
+
+def other_mpirun(library):
+    """What the other library's mpirun tells its ranks."""
+    if library.startswith("MPICH"):
+        return {"OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_RANK": "{rank}", "OMPI_COMM_WORLD_LOCAL_RANK": "{rank}",
+                "PMIX_RANK": "{rank}", "PMIX_SERVER_URI41": "tcp4://127.0.0.1:1"}
+    return {"PMI_SIZE": "2", "PMI_RANK": "{rank}", "MPI_LOCALRANKID": "{rank}", "MPI_LOCALNRANKS": "2", "PMI_FD": "99"}
+
+
+@pytest.mark.parametrize("names", [
+    None,
+    {"SLURM_STEP_NUM_TASKS": "2", "SLURM_PROCID": "{rank}"},
+    {"SLURM_STEP_NUM_TASKS": "2", "SLURM_PROCID": "{rank}", "SLURM_LOCALID": "{rank}", "SLURM_STEP_ID": "0",
+     "SLURM_JOBID": "4"},
+    {"SLURM_STEP_NUM_TASKS": "2", "SLURM_PROCID": "{rank}", "PMIX_RANK": "{rank}", "PMIX_NAMESPACE": "left over"},
+], ids=["mpirun", "srun", "srun with all it sets", "srun and PMIx without a server"])
+def test_strange_launcher_is_found_before_mpi_starts(launch, names):
+    """MPI_Init would abort here, or crash, or start a world of one. The first rank speaks, and names the cure."""
+    library = launch(None, "-c", "from mpi4py import MPI; print(MPI.Get_library_version())").stdout
+    if not library.startswith(("MPICH", "Open MPI")) or library.startswith("MPICH Version:      4"):
+        pytest.skip(f"what others do under a strange mpirun is theirs: {library[:40]}")
+    code = "from mpizero.comm import run_main, start; run_main(lambda: print(start().size))"
+    for rank in (0, 1):
+        env = {name: value.format(rank=rank) for name, value in (names or other_mpirun(library)).items()}
+        end = launch(None, "-c", code, env=env)
+        assert (end.status, end.stdout) == (2, ""), end.output
+        [*lines] = end.stderr.splitlines()
+        assert len(lines) == (rank == 0), end.output
+        if rank == 0:
+            assert " started 2 ranks, but not for the MPI library of this process" in lines[0]
+            path = lines[0].split()[-1]
+            assert Path(path).exists() and os.path.samefile(path, mpirun())

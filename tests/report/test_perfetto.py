@@ -99,6 +99,20 @@ def test_clocks_of_hosts_that_differ(seconds):
     assert {event["pid"] for event in arrows} == ({0, 1} if abs(seconds) < 1 else {0} if seconds > 0 else {1})
 
 
+def test_an_arrow_that_leaves_early():
+    """The receiver's clock is late: its collective seems to end before the message was sent, but after the sender's
+    collective began."""
+    _, _, trace = sample(ranks=2, units=3)
+    sender, receiver = (rank["collectives"][0] for rank in trace["ranks"])
+    middle = (sender["begin_s"] + sender["end_s"]) / 2
+    sender["sends"][0]["begin_s"] = sender["end_s"] - 1e-6
+    receiver["end_s"] = receiver["arrivals"][0]["end_s"] = middle
+    assert receiver["begin_s"] < middle < sender["sends"][0]["begin_s"]
+    data = perfetto(trace)
+    starts = check(data["traceEvents"], 2)["s"]
+    assert data["otherData"]["messages_without_arrow"] == 0 and len(starts) == data["otherData"]["messages"]
+
+
 def test_messages_that_were_lost():
     _, _, trace = sample(ranks=2, units=3)
     trace["ranks"][1]["collectives"][0]["arrivals"].pop()

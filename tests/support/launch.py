@@ -15,7 +15,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 
 # What an mpirun tells its ranks. A second mpirun, or a program without one, must not take it for its own.
-LAUNCHER_PREFIXES = ("OMPI_", "OPAL_", "PMIX_", "PMI_", "PRTE_", "HYDRA_", "HYDI_", "MPI_LOCAL", "MPIEXEC_")
+LAUNCHER_PREFIXES = ("OMPI_", "OPAL_", "PMIX_", "PMI_", "PRTE_", "HYDRA_", "HYDI_", "MPI_LOCAL", "MPIEXEC_",
+                     "SLURM_STEP_", "SLURM_PROCID", "SLURM_LOCALID")
 
 # Open MPI refuses root, and more ranks than cores, unless it is set to allow them; then ranks must not spin, nor be
 # bound to one core each. MPICH ignores all this.

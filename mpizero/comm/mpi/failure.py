@@ -3,9 +3,10 @@
 [Note: leaving] MPI_Abort ends a job whatever its ranks do, but mpirun's exit status is then a matter of luck: now and
 then MPICH reports that it killed the others (9) rather than the status asked for. So a rank that leaves with an error
 tells the others, which notice in their next longer wait, and all leave together as at a normal end: each with the same
-status, after MPI_Finalize. MPI_Abort is for bugs, and for ranks that do not come. Until all have come, a leaving
-rank keeps its arrays: others may still be receiving from them. A rank that has given up waiting tells nobody, since the
-others should give up too and say for whom they wait.
+status, after MPI_Finalize. Notices that nobody has heeded are received there, as MPI wants of every message. MPI_Abort
+is for bugs, and for ranks that do not come. Until all have come, a leaving rank keeps its arrays: others may still be
+receiving from them. A rank that has given up waiting tells nobody, since the others should give up too and say for whom
+they wait.
 """
 
 from __future__ import annotations
@@ -39,6 +40,8 @@ NOTICE = 1  # tag of the message by which a rank says that it leaves
 # MPI is one per process, so its end is too. Once started: the module mpi4py.MPI, a communicator used by nothing else.
 _mpi: Any = None
 _comm: Any = None
+_notices: list[tuple[Any, np.ndarray]] = []  # under way to others: requests and their buffers
+_heard: set[int] = set()  # ranks whose notice has come
 
 
 @final
@@ -164,26 +167,37 @@ def _meet(reason: str, seconds: float) -> list[bytes] | None:
     A rank that leaves in peace waits for the others here, asleep; in MPI_Finalize it would spin.
     """
     wait.watch(None)
-    mine = np.frombuffer(hashlib.sha256(reason.encode()).digest(), np.uint8)
+    mine = np.frombuffer(hashlib.sha256(reason.encode()).digest() + bytes([bool(_notices)]), np.uint8)
     table = np.empty((_comm.Get_size(), mine.size), np.uint8)
     request = _comm.Iallgather(mine, table)
-    if not wait.wait(request.Test, seconds):
+    if not wait.wait(request.Test, seconds) or not _receive_notices(np.flatnonzero(table[:, -1]).tolist(), seconds):
         return None
-    return [row.tobytes() for row in table]
+    return [row[:-1].tobytes() for row in table]
+
+
+def _receive_notices(senders: list[int], seconds: float) -> bool:
+    """Take the notices of `senders` that nobody has taken, and see one's own through. False if that takes too long."""
+    buffers = {rank: np.empty(1, np.uint8) for rank in senders if rank not in _heard and rank != _comm.Get_rank()}
+    requests = [_comm.Irecv(buffer, rank, NOTICE) for rank, buffer in buffers.items()]
+    requests += [request for request, _ in _notices]
+    return wait.wait(lambda: bool(_mpi.Request.Testall(requests)), seconds)
 
 
 def _give_notice(status: int) -> None:
-    """Tell every other rank that this one leaves with `status`. Who leaves too does not listen any more."""
+    """Tell every other rank that this one leaves with `status`."""
+    buffer = np.array([status], np.uint8)
     for rank in range(_comm.Get_size()):
         if rank != _comm.Get_rank():
-            _comm.Isend(np.array([status], np.uint8), rank, NOTICE)
+            _notices.append((_comm.Isend(buffer, rank, NOTICE), buffer))
 
 
 def _heed_notice() -> None:
     """What a rank does now and then while it waits."""
-    if _comm.Iprobe(tag=NOTICE):
+    where = _mpi.Status()
+    if _comm.Iprobe(tag=NOTICE, status=where):
         status = np.empty(1, np.uint8)
-        _comm.Recv(status, tag=NOTICE)
+        _comm.Recv(status, where.Get_source(), NOTICE)
+        _heard.add(where.Get_source())
         raise _PeerLeft(int(status[0]))
 
 

