@@ -14,7 +14,7 @@ from mpizero.engine.trainer import Progress, evaluate_loss
 from mpizero.engine.versions import versions
 from mpizero.layout import MASTER, Axis
 from mpizero.memory.kinds import ACTIVATION, MODEL_STATE
-from mpizero.planner import formula_after_backward, plan_memory, plan_traffic, sent_by_op
+from mpizero.planner import formula_after_backward, plan_memory, plan_traffic, sent_between, sent_by_op
 from mpizero.schedule import Action
 
 # of StepSettings
@@ -106,6 +106,8 @@ def _traffic(job: Job, progress: Progress) -> dict[str, Any]:
     return {
         "sent_bytes_per_step": sum(progress.sent.get(op, 0) for op in planned),
         "messages_per_step": progress.messages,
+        "between_hosts_bytes_per_step": progress.between,
+        "planned_between_hosts_bytes_per_step": sent_between(sends, job.geometry, job.world.hosts, job.world.rank),
         "by_op": progress.sent,
         "planned_sent_bytes_per_step": sum(planned.values()),
         "planned_by_op": planned,
