@@ -25,8 +25,8 @@ USER_ERROR = 2  # exit status, as of every entry point
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """A mistake of the user's is one sentence and status 2. Of the ranks of an mpirun, which a report does not need, one
-    works and speaks."""
+    """A mistake of the user's is one sentence and status 2. Of the ranks of an mpirun, which a report does not need,
+    one works and speaks."""
     if rank_in_job():
         return 0
     for stream in (sys.stdout, sys.stderr):

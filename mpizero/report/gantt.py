@@ -7,8 +7,8 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 from mpizero.report.memory import fullest, stack
-from mpizero.report.spans import TRACK_INCHES, Span, draw_spans, lanes, legend_of, span_of
-from mpizero.report.style import DARK, LIGHT, byte_unit, figure, second_unit, styled, title
+from mpizero.report.spans import AXES_INCHES, TRACK_INCHES, Span, draw_spans, lanes, legend_of, span_of
+from mpizero.report.style import DARK, LIGHT, WIDTH, byte_unit, enlarged, figure, second_unit, styled, title
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -16,22 +16,30 @@ if TYPE_CHECKING:
 
 SHOWN = 16  # ranks; more would not be read
 PITCH = 2.25  # from rank to rank, in heights of a track
+BAR = 0.2  # inches of axes for each bar of the fullest track
 HOST = 12  # characters of a host's name
 
 
 @styled
 def draw_gantt(trace: dict[str, Any]) -> Figure:
-    """trace: trace.json."""
+    """trace: trace.json. The wider, up to three times, the more bars there are to name."""
     ranks = trace["ranks"][:SHOWN]
+    tracks = [list(track) for index, rank in enumerate(ranks)
+              for track in (_computing(rank, PITCH * index), _communicating(rank, PITCH * index + 1))]
+    times = min(max(1.0, BAR * max(map(len, tracks)) / AXES_INCHES), 3.0)
+    with enlarged(times):
+        return _draw(trace, ranks, [span for track in tracks for span in track], times)
+
+
+def _draw(trace: dict[str, Any], ranks: list[dict[str, Any]], spans: list[Span], times: float) -> Figure:
     finish = max((row["end_s"] for rank in ranks for row in (*rank["actions"], *rank["collectives"])), default=0.0)
     rows = [PITCH * index + track for index in range(len(ranks)) for track in (0, 1)]
     inches = TRACK_INCHES * (rows[-1] + 1.2)
-    made, (memory, sent, axes) = figure(inches + 3.4, 3, sharex=True,
-                                        gridspec_kw={"height_ratios": [1.1, 0.7, inches]})
-    spans = [span for index, rank in enumerate(ranks)
-             for span in (*_computing(rank, PITCH * index), *_communicating(rank, PITCH * index + 1))]
-    draw_spans(axes, spans, 0.0, finish, finish)
-    axes.set_yticks([PITCH * index + 0.5 for index in range(len(ranks))], [_name(rank) for rank in ranks], fontsize=7.5)
+    made, (memory, sent, axes) = figure(inches + 3.4 * times, 3, times * WIDTH, sharex=True,
+                                        gridspec_kw={"height_ratios": [1.1 * times, 0.7 * times, inches]})
+    draw_spans(axes, spans, 0.0, finish, finish, times)
+    axes.set_yticks([PITCH * index + 0.5 for index in range(len(ranks))], [_name(rank) for rank in ranks],
+                    fontsize=7.5 * times)
     axes.set_ylim(rows[-1] + 0.6, -0.6)
     axes.hlines([row - PITCH / 2 + 0.5 for row in rows[2::2]], 0, 1, transform=axes.get_yaxis_transform(), color=LIGHT,
                 linewidth=0.8)

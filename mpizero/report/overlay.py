@@ -21,11 +21,13 @@ from mpizero.report.style import (
     SKY,
     SPAN_COLORS,
     VERMILLION,
+    WIDTH,
     byte_unit,
     figure,
     legend,
     styled,
     swatch,
+    text_inches,
     title,
 )
 from mpizero.report.thin import thin
@@ -36,7 +38,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-RUN_COLORS = (GREY, ORANGE, BLUE, VERMILLION, BLACK, SKY, GREEN, PURPLE)
+RUN_COLORS = (BLACK, ORANGE, BLUE, SKY, VERMILLION, GREEN, PURPLE)
 LINES: tuple[Any, ...] = ("-", "-", "-", (0, (4, 2)), (0, (1, 1.5)), "-", (0, (4, 2)), (0, (1, 1.5)))
 VOLUMES = (2, 3)  # psi elements that a step sends: ZeRO sec. 7
 
@@ -161,9 +163,9 @@ def _volume(summary: dict[str, Any], passes: int) -> float:
 
 def _columns(axes: Axes, names: Sequence[str]) -> None:
     """A column for each run, under its name."""
-    slanted = sum(map(len, names)) > 50
-    axes.set_xticks(range(len(names)), [name.replace(", ", ",\n") for name in names], rotation=30 * slanted,
-                    ha="right" if slanted else "center", rotation_mode="anchor" if slanted else "default")
+    lines = [name.replace(", ", ",\n") for name in names]
+    widest = max(text_inches(line, 9) for name in lines for line in name.split("\n"))
+    axes.set_xticks(range(len(names)), lines, rotation=90 * (widest * max(len(names), 4) > WIDTH - 0.8))
     margin = max(0.5, (4 - len(names)) / 2)
     axes.set_xlim(-margin, len(names) - 1 + margin)
     axes.grid(axis="y", color=GREY, alpha=0.3, linewidth=0.5)

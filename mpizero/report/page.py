@@ -27,7 +27,7 @@ body { font: 15px/1.5 system-ui, 'Segoe UI', 'DejaVu Sans', sans-serif; color: #
 h1 { font-size: 1.5rem; margin: 0 0 .3rem; } h2 { font-size: 1.1rem; margin: 2.2rem 0 .4rem; }
 p { margin: .3rem 0; max-width: 60rem; } figure { margin: 1.8rem 0; }
 .scroll { overflow-x: auto; border: 1px solid #ddd; }
-.scroll img { display: block; width: 100%; max-width: 56rem; height: auto; }
+.scroll img { display: block; min-width: min(100%, 56rem); height: auto; }
 figcaption, .note { color: #444; font-size: .9rem; margin-top: .3rem; }
 table { border-collapse: collapse; font-size: .85rem; font-variant-numeric: tabular-nums; }
 th, td { padding: .2rem .6rem; border-bottom: 1px solid #ddd; text-align: left; white-space: nowrap; }

@@ -38,8 +38,9 @@ def span_of(row: dict[str, Any]) -> str:
     return "other" if row["work"] is None else SPAN_OF_WORK[row["work"]]
 
 
-def draw_spans(axes: Axes, spans: Sequence[Span], begin: float, end: float, whole: float) -> None:
-    """Draw what lies between two times in seconds. whole: to which the unit of the axis shall suit."""
+def draw_spans(axes: Axes, spans: Sequence[Span], begin: float, end: float, whole: float, times: float = 1.0) -> None:
+    """Draw what lies between two times in seconds. whole: to which the unit of the axis shall suit. times: see
+    `enlarged`."""
     from matplotlib.collections import PolyCollection
     factor, unit = second_unit(whole)
     spans = [replace(span, begin=max(span.begin, begin), end=min(span.end, end)) for span in spans
@@ -50,7 +51,7 @@ def draw_spans(axes: Axes, spans: Sequence[Span], begin: float, end: float, whol
              for span in spans]
     axes.add_collection(PolyCollection(boxes, facecolors=colors, edgecolors="white", linewidths=0.3))
     for span, color in zip(spans, colors, strict=True):
-        _write_label(axes, span, factor, color, (span.end - span.begin) / (end - begin or 1) * AXES_INCHES)
+        _write_label(axes, span, factor, color, (span.end - span.begin) / (end - begin or 1) * times * AXES_INCHES)
     axes.set_xlim(factor * begin, factor * end or 1)
     axes.grid(axis="x", color=GREY, alpha=0.3, linewidth=0.5)
     axes.set_xlabel(f"time since the step began ({unit})")

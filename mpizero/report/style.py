@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 P = ParamSpec("P")
-WIDTH = 6.0  # inches of every figure: its texts are read at 420 pixels too, where 9 points are 9 pixels high
+WIDTH = 6.0  # inches of a figure: its texts are read at 420 pixels too, where 9 points are 9 pixels high
 TITLE = 62  # characters of a line
 BLACK, DARK, GREY, LIGHT = "#000000", "#444444", "#999999", "#e6e6e6"
 ORANGE, SKY, GREEN, YELLOW = "#e69f00", "#56b4e9", "#009e73", "#f0e442"
@@ -50,6 +50,14 @@ def styled(draw: Callable[P, Figure]) -> Callable[P, Figure]:
         with matplotlib.rc_context(SETTINGS):
             return draw(*args, **kwargs)
     return inner
+
+
+def enlarged(times: float) -> Any:
+    """A context in which texts are so many times as large: for figures that are wider than WIDTH by as much, and shall
+    be read at the same size as others."""
+    import matplotlib
+    sizes = ("font.size", "axes.titlesize", "legend.fontsize")
+    return matplotlib.rc_context({name: times * SETTINGS[name] for name in sizes})
 
 
 def require_matplotlib() -> None:
@@ -87,7 +95,7 @@ def legend(made: Figure, handles: Iterable[Any], labels: Iterable[str]) -> None:
     """Below the axes, where it can hide nothing, in as many columns as there is room for."""
     handles, labels = list(handles), [textwrap.fill(label, TITLE) for label in labels]
     widest = max((text_inches(line, 8) for label in labels for line in label.split("\n")), default=0.0) + 0.4
-    made.legend(handles, labels, loc="outside lower left", ncols=max(1, int(made.get_figwidth() / widest)))
+    made.legend(handles, labels, loc="outside lower left", ncols=max(1, int(WIDTH / widest)))
 
 
 def title(axes: Axes, *lines: str) -> None:
