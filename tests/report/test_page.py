@@ -29,14 +29,15 @@ class Reader(HTMLParser):
 
     def __init__(self, text: str):
         super().__init__()
-        self.open, self.elements, self.texts, self.loaded = [], [], [], []
+        self.open, self.elements, self.texts, self.loaded, self.links = [], [], [], [], []
         self.feed(text)
         assert not self.open
 
     def handle_starttag(self, tag, attrs):
         self.elements.append(tag)
-        self.loaded += [value for key, value in attrs
-                        if key in ("src", "href", "srcset", "action", "background", "data")]
+        where = self.links if tag == "a" else self.loaded  # a link loads nothing before it is followed
+        where += [value for key, value in attrs
+                  if key in ("src", "href", "srcset", "action", "background", "data")]
         assert not [key for key, _ in attrs if key.startswith("on")]
         if tag not in VOID:
             self.open.append(tag)
