@@ -45,8 +45,10 @@ def show_whole(rows: list[Row]) -> str:
 
 def _same(row: Row) -> bool | str:
     """Whether weights, moments and losses are those of data parallelism; what is not; - where nobody asked."""
-    other = [what for what, key in DP.items() if row.get(key) is False]
-    return f"NO: {', '.join(other)}" if other else True if DP["weights"] in row else "-"
+    if DP["weights"] not in row:
+        return "-"
+    other = [what for what, key in DP.items() if not row[key]]
+    return f"NO: {', '.join(other)}" if 0 < len(other) < len(DP) else not other
 
 
 def _counts(row: Row) -> list[Any]:

@@ -56,8 +56,8 @@ def enlarged(times: float) -> Any:
     """A context in which texts are so many times as large: for figures that are wider than WIDTH by as much, and shall
     be read at the same size as others."""
     import matplotlib
-    sizes = ("font.size", "axes.titlesize", "legend.fontsize")
-    return matplotlib.rc_context({name: times * SETTINGS[name] for name in sizes})
+    sizes: Any = {name: times * SETTINGS[name] for name in ("font.size", "axes.titlesize", "legend.fontsize")}
+    return matplotlib.rc_context(sizes)
 
 
 def require_matplotlib() -> None:
