@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import io
+import re
 import textwrap
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -56,9 +57,8 @@ def enlarged(times: float) -> Any:
     """A context in which texts are so many times as large: for figures that are wider than WIDTH by as much, and shall
     be read at the same size as others."""
     import matplotlib
-    larger: dict[Any, Any] = {name: times * SETTINGS[name]
-                              for name in ("font.size", "axes.titlesize", "legend.fontsize")}
-    return matplotlib.rc_context(larger)
+    sizes: Any = {name: times * SETTINGS[name] for name in ("font.size", "axes.titlesize", "legend.fontsize")}
+    return matplotlib.rc_context(sizes)
 
 
 def require_matplotlib() -> None:
@@ -85,11 +85,14 @@ def save(made: Figure, path: Path) -> None:
 
 
 def image(made: Figure, form: str) -> bytes:
-    """The figure as png or svg."""
+    """The figure as png or svg. Of coordinates in an svg's paths two decimals are kept: the page is to be small."""
     import matplotlib
     with matplotlib.rc_context(SETTINGS), io.BytesIO() as file:
         made.savefig(file, format=form, metadata={"Date": None} if form == "svg" else None)
-        return file.getvalue()
+        data = file.getvalue()
+    if form == "png":
+        return data
+    return re.sub(rb' d="[^"]*"', lambda path: re.sub(rb"(\.\d\d)\d+", rb"\1", path[0]), data)
 
 
 def legend(made: Figure, handles: Iterable[Any], labels: Iterable[str]) -> None:

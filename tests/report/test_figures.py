@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from dataclasses import fields
 
 import numpy as np
@@ -336,3 +337,11 @@ def test_every_kind_of_memory_has_a_colour():
 def test_the_same_figure_gives_the_same_file():
     first, second = (image(draw_curves(sample(ranks=1, units=3, steps=3)[0]), "svg") for _ in range(2))
     assert first == second and b"<svg" in first
+
+
+def test_files_of_figures_are_small():
+    """And paths alone are rounded: what scales letters is not."""
+    data = image(draw_gantt(sample(ranks=4, units=5)[2]), "svg").decode()
+    paths = re.findall(r' d="([^"]*)"', data)
+    assert len(paths) > 100 and not any(re.search(r"\.\d{3}", path) for path in paths)
+    assert "scale(0.015625)" in data and len(data) < 220_000
