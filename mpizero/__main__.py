@@ -45,7 +45,7 @@ def main() -> NoReturn:
     name, *rest = sys.argv[1:] or ["--help"]
     if name in COMMANDS:
         module = importlib.import_module(COMMANDS[name][0])
-        if name == "plan":  # has a frame of its own, without MPI
+        if name in ("plan", "report"):  # have frames of their own, without MPI
             sys.exit(module.main(rest))
         run_main(lambda: module.main(rest))
     if name in ("-h", "--help", "help", "--version"):

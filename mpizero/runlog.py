@@ -6,13 +6,17 @@ import fcntl
 import json
 import os
 import secrets
+import shlex
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any, NoReturn, TextIO, final
 
 from mpizero.cli import finite, write_json
+from mpizero.engine.job import Job
+from mpizero.engine.summary import facts
 from mpizero.engine.trainer import StepRecord
 from mpizero.errors import ConfigError
 
@@ -62,6 +66,15 @@ class RunLog:
             write_json(self.folder / "trace.json", {"run": self.run, **trace}, "`log`")
         self.steps.close()
         self.about.close()
+
+
+def begin_log(folder: str | Path, run: str, command: Sequence[str], job: Job) -> RunLog:
+    """`open_log` in a folder that is made if need be, with what is known of the run before its first step. command: the
+    module and its arguments."""
+    make_folder(folder)
+    about = {"began": datetime.now().astimezone().isoformat(timespec="seconds"),
+             "command": shlex.join(["python", "-m", *command]), **facts(job)}
+    return open_log(folder, run, about)
 
 
 def make_folder(folder: str | Path) -> None:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import shlex
 import signal
 import sys
 from collections.abc import Callable, Sequence
-from datetime import datetime
 from typing import Any
 
 from mpizero.cli import (
@@ -25,12 +23,12 @@ from mpizero.comm import barrier, run_main, start
 from mpizero.console import StepLines, duration, header, key_values, proof
 from mpizero.engine.gather import gather_data
 from mpizero.engine.job import Job, prepare
-from mpizero.engine.summary import facts, summarise
+from mpizero.engine.summary import summarise
 from mpizero.engine.trace import trace
 from mpizero.engine.trainer import StepRecord, run_steps
 from mpizero.engine.verdict import verdict
 from mpizero.interrupt import noted
-from mpizero.runlog import RunLog, make_folder, new_id, open_log
+from mpizero.runlog import RunLog, begin_log, make_folder, new_id
 from mpizero.schedule import show
 from mpizero.text import counted
 
@@ -131,9 +129,7 @@ def _open_outputs(job: Job, run: str, words: Sequence[str]) -> RunLog | None:
     check_writable("--json", config.json)  # which may lie in that folder
     if config.log is None:
         return None
-    about = {"began": datetime.now().astimezone().isoformat(timespec="seconds"),
-             "command": shlex.join(["python", "-m", "mpizero.train", *words]), **facts(job)}
-    log = open_log(config.log, run, about)
+    log = begin_log(config.log, run, ["mpizero.train", *words], job)
     if log.older is not None:
         tell(f"results of an older run moved to {log.older}")
     return log

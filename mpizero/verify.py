@@ -7,9 +7,11 @@ batch. Then breaks stage 2 and must notice.
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,17 +21,22 @@ from mpizero.comm import Group, all_gather_values, barrier, run_main, start
 from mpizero.engine.alike import compare_flags
 from mpizero.engine.config import TrainConfig
 from mpizero.engine.export import whole_state
+from mpizero.engine.gather import gather_data
 from mpizero.engine.job import Job, prepare
 from mpizero.engine.replicas import largest_difference
 from mpizero.engine.summary import summarise
+from mpizero.engine.trace import trace
 from mpizero.engine.trainer import run_steps
 from mpizero.planner import formula_sent
+from mpizero.proof import progress, show_fault, show_hybrids, show_stages, show_whole
+from mpizero.runlog import begin_log, make_folder, new_id
 from mpizero.schedule import STRATEGIES, IllegalSchedule, validate
 from mpizero.schedule.actions import AllGatherParam
-from mpizero.text import counted, table
+from mpizero.text import counted, readable
 
 EXAMPLE = """examples:
   mpirun -n 4 python -m mpizero.verify
+  mpirun -n 4 python -m mpizero.verify --log runs/proof && python -m mpizero.report runs/proof
   mpirun -n 4 python -m mpizero.verify --model gpt --json proof.json"""
 
 MODELS = {
@@ -48,57 +55,84 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--model", choices=list(MODELS), default="mlp",
                         help="mlp: 5 layers, float16, 50 steps (mlp); gpt: a small GPT, float32, 6 steps")
     parser.add_argument("--json", metavar="FILE", help="write every row of the proof to this file")
-    options = parser.parse_args(sys.argv[1:] if argv is None else argv)
+    parser.add_argument("--log", metavar="DIR", help="write a log of each stage, on all ranks, into folders of DIR")
+    words = sys.argv[1:] if argv is None else argv
+    options = parser.parse_args(words)
     config, world = MODELS[options.model], start()
     compare_flags(vars(options), world)
-    on_rank_0(world, lambda: check_writable("--json", options.json))
-    proof = prove(config, world)
+    on_rank_0(world, lambda: _check_outputs(options.json, options.log))
+    proof = prove(config, world, options.log and Logs(options.log, ["mpizero.verify", *words]))
     if world.rank == 0 and options.json:
         write_json(options.json, proof)
     return 0 if proof["holds"] else 1
 
 
-def prove(config: TrainConfig, world: Group) -> dict[str, Any]:
+def _check_outputs(json: str | None, log: str | None) -> None:
+    if log is not None:
+        make_folder(log)
+    check_writable("--json", json)
+
+
+@dataclass(frozen=True)
+class Logs:
+    """Where the stages' logs go, and the command line that says so."""
+
+    folder: str
+    command: list[str]
+
+
+def prove(config: TrainConfig, world: Group, logs: Logs | None = None) -> dict[str, Any]:
     """All rows of the proof, printed by rank 0 as they come. Collective. Rank 0 has them all, and its verdict counts:
     `holds` is the same on every rank."""
-    say = printer(world.rank)
+    say, step = printer(world.rank), progress(_count_runs(world.size), world.rank)
     rows: list[Row] = []
     for size in range(1, world.size + 1):
         group = world.subgroup(range(size), f"verify{size}")
         if group is not None:
-            rows += _rows_of(config, group, say)
+            rows += _rows_of(config, group, say, step, logs if size == world.size else None)
         barrier(world)
     if world.size > 1:
+        step("a fault")
         fault = _fault_row(config, world)
+        step("")
         say(show_fault(fault))
         rows.append(fault)
     true = sum(map(_all_true, rows))
     holds = bool(all_gather_values(world, np.array([true == len(rows)]))[0, 0])
+    if logs is not None:
+        say(f"\nlogs of each stage on {counted(world.size, 'rank')} are in {readable(logs.folder)}; one picture of all:"
+            f"\n  python -m mpizero.report {readable(shlex.quote(logs.folder))}")
     say(f"\n{'every claim holds' if holds else 'SOME CLAIMS DO NOT HOLD'}: {true} of {len(rows)} rows")
     return {"holds": holds, "model": config.model, "rows": rows}
 
 
-def _rows_of(config: TrainConfig, group: Group, say: Callable[[str], None]) -> list[Row]:
-    """The claims on the ranks of a group. Those about one process are on rank 0 only."""
+def _rows_of(config: TrainConfig, group: Group, say: Callable[[str], None], step: Callable[[str], None],
+             logs: Logs | None) -> list[Row]:
+    """The claims on the ranks of a group. Those about one process are on rank 0 only. step: is told what comes next, ""
+    before something is said."""
     size = group.size
-    say(f"\n{counted(size, 'rank')}, {config.model}, {config.dtype}, {config.steps} steps; {group.library}")
-    stages = [_row("stage", replace(config, stage=stage), group) for stage in STRATEGIES]
+    stages = [_row("stage", replace(config, stage=stage), group, step, logs) for stage in STRATEGIES]
     _compare(stages, stages[0])
+    step("")
+    say(f"\n{counted(size, 'rank')}, {config.model}, {config.dtype}, {config.steps} steps; {group.library}")
     say(show_stages(stages))
-    hybrids = [_row("hybrid", replace(config, stage=stage, shard_size=shards), group)
+    hybrids = [_row("hybrid", replace(config, stage=stage, shard_size=shards), group, step)
                for shards in _divisors(size) if shards < size for stage in "123"]
     _compare([row for row in hybrids if row["shard_size"] == 1], stages[0])  # F = 1 is data parallelism
+    step("")
     if hybrids:
         say(show_hybrids(hybrids))
-    whole = _against_one_process(config, group) if size > 1 else []
+    whole = _against_one_process(config, group, step) if size > 1 else []
+    step("")
     if whole:
         say(show_whole(whole))
     return [*stages, *hybrids, *whole]
 
 
-def _row(kind: str, config: TrainConfig, group: Group) -> Row:
+def _row(kind: str, config: TrainConfig, group: Group, step: Callable[[str], None], logs: Logs | None = None) -> Row:
     """One run: what it stored and sent, beside plan and formula."""
-    job, summary = _run(config, group)
+    step(f"{counted(group.size, 'rank')}, stage {config.stage}")
+    job, summary = _run(config, group, logs)
     memory, traffic = summary["memory"], summary["traffic"]
     formula = formula_sent(job.geometry, STRATEGIES[config.stage].volume)
     return {
@@ -124,17 +158,19 @@ def _compare(rows: list[Row], dp: Row) -> None:
             row[f"{what}_equal_dp"] = row[what] == dp[what]
 
 
-def _against_one_process(config: TrainConfig, group: Group) -> list[Row]:
+def _against_one_process(config: TrainConfig, group: Group, step: Callable[[str], None]) -> list[Row]:
     """In float32, every mesh (F = 1 is data parallelism) against one process that computes the concatenated batch. Rows
     on rank 0 only."""
     config = replace(config, dtype="float32", stage="3")
     alone = group.subgroup([0], f"alone of {group.size}")
+    step("one process on the concatenated batch")
     concatenated = replace(config, batch_size=config.batch_size * group.size)
     reference = None if alone is None else _states(concatenated, alone)
     barrier(group)
     rows: list[Row] = []
     for shards in _divisors(group.size):
         for stage in "123":
+            step(f"{counted(group.size, 'rank')} against one process, stage {stage}")
             here = _states(replace(config, stage=stage, shard_size=shards), group)
             if reference is not None:
                 rows.append({"row": "one process", "ranks": group.size, "stage": stage, "shard_size": shards,
@@ -182,58 +218,35 @@ def _fault_row(config: TrainConfig, world: Group) -> Row:
             "checksums_detect_it": not wrong["replicas_equal"] and right["replicas_equal"]}
 
 
-def _run(config: TrainConfig, group: Group) -> tuple[Job, dict[str, Any]]:
-    job = prepare(config, group)
-    return job, summarise(job, run_steps(job))
+def _run(config: TrainConfig, group: Group, logs: Logs | None = None) -> tuple[Job, dict[str, Any]]:
+    """A run and its summary; with its log, if there shall be one."""
+    if logs is None:
+        job = prepare(config, group)
+        return job, summarise(job, run_steps(job))
+    folder, run = Path(logs.folder) / f"stage{config.stage}", gather_data(group, new_id())[0]
+    job = prepare(replace(config, log=str(folder)), group)
+    log = on_rank_0(group, lambda: begin_log(folder, run, logs.command, job))
+    done = run_steps(job, lambda record: None if log is None else log.append(record))
+    summary = summarise(job, done)
+    traced = trace(job, *done.traced) if done.traced else None
+    if log is not None:
+        log.end({"run": run, **summary}, traced)
+    return job, summary
 
 
 def _divisors(size: int) -> list[int]:
     return [divisor for divisor in range(1, size + 1) if size % divisor == 0]
 
 
+def _count_runs(ranks: int) -> int:
+    """How often `step` is told something by `prove` where this many ranks are."""
+    meshes = [len(_divisors(size)) for size in range(1, ranks + 1)]
+    return sum(len(STRATEGIES) + 3 * (count - 1) for count in meshes) + sum(1 + 3 * count for count in meshes[1:]) \
+        + (ranks > 1)
+
+
 def _all_true(row: Row) -> bool:
     return all(value for value in row.values() if isinstance(value, bool))
-
-
-# -- what rank 0 prints -----------------------------------------------------------------------------------------------
-
-COUNTED = {  # column -> key of a row
-    "after backward": "after_backward", "= plan": "bytes_equal_plan", "= formula": "bytes_equal_formula",
-    "peak": "peak", "sent a step": "sent", "sent = plan": "traffic_equals_plan",
-    "sent = formula": "traffic_equals_formula", "messages": "messages", "replicas equal": "replicas_equal",
-}
-
-
-def show_stages(rows: list[Row]) -> str:
-    """Every stage with all ranks in one shard group."""
-    columns = {"stage": "stage", "weights = dp": "weights_equal_dp", "moments = dp": "moments_equal_dp",
-               "losses = dp": "losses_equal_dp", **COUNTED}
-    return table(list(columns), [[row[key] for key in columns.values()] for row in rows])
-
-
-def show_hybrids(rows: list[Row]) -> str:
-    """Replicas of shard groups."""
-    return "\n" + table(["hybrid: stage", "replicas", "shards", "weights = dp", *COUNTED],
-                        [[row["stage"], row["ranks"] // row["shard_size"], row["shard_size"],
-                          row.get("weights_equal_dp", "-"), *(row[key] for key in COUNTED.values())] for row in rows])
-
-
-def show_whole(rows: list[Row]) -> str:
-    """Meshes against one process."""
-    return "\n" + table(["one process, float32: stage", "replicas", "shards", "losses differ by",
-                         "weights and moments by", "to rounding"],
-                        [[row["stage"], row["ranks"] // row["shard_size"], row["shard_size"], row["loss_difference"],
-                          row["state_difference"], row["equal_to_rounding"]] for row in rows])
-
-
-def show_fault(row: Row) -> str:
-    """The run whose gather was forgotten."""
-    return (f"\nfault: stage 2 without the all-gather after the update, {row['ranks']} ranks\n"
-            f"  the validator refuses the list: {row['validator_says'] or 'NO'}\n"
-            f"  run all the same: last loss {row['loss']:.4f} (right: {row['right_loss']:.4f}), "
-            f"held-out {row['eval_loss']:.4f} (right: {row['right_eval_loss']:.4f}), "
-            f"largest difference between replicas {row['largest_difference']:.4f}\n"
-            f"  checksums detect it: {'yes: ' + row['mismatches'][0] if row['checksums_detect_it'] else 'NO'}")
 
 
 if __name__ == "__main__":

@@ -13,8 +13,9 @@ from mpizero.papers import states
 from mpizero.papers.fragmentation import Outcome
 from mpizero.papers.sizing import Sizing
 from mpizero.planner.timeline import Timeline
+from mpizero.report.overlay import draw_losses
 from mpizero.report.style import (
-    BLACK, BLUE, GREEN, GREY, LIGHT, MEMORY_COLORS, ORANGE, PURPLE, SKY, SPAN_COLORS, VERMILLION, figure, legend,
+    BLACK, BLUE, GREEN, GREY, MEMORY_COLORS, ORANGE, PURPLE, SKY, SPAN_COLORS, VERMILLION, figure, legend,
     styled, swatch,
 )
 from mpizero.report.timeline import draw_timeline
@@ -29,7 +30,7 @@ WIDTH, HEIGHT = 7.0, 3.8  # inches
 
 
 def _one(title: str, x: str, y: str, height: float = HEIGHT) -> tuple[Figure, Axes]:
-    made, (axes,) = figure(WIDTH, height)
+    made, (axes,) = figure(height, width=WIDTH)
     axes.set_title(title)
     axes.set_xlabel(x)
     axes.set_ylabel(y)
@@ -82,17 +83,11 @@ def fragments(plain: Outcome, arena: Outcome) -> Figure:
     return made
 
 
-@styled
 def losses(curves: Mapping[str, Sequence[float]]) -> Figure:
-    """Loss over steps; curves that hold the same bits lie on one another, so lines are drawn ever thinner."""
-    made, axes = _one("Loss on four ranks: ZeRO's curves lie on data parallelism's", "step",
-                      "cross-entropy, nats a sample")
-    styles = zip((LIGHT, GREY, SKY, ORANGE, BLUE, VERMILLION), (11, 8.5, 6, 3.5, 1.2, 1), ("-",) * 5 + (":",),
-                 strict=True)
-    for (label, values), (color, thick, line) in zip(curves.items(), styles, strict=True):
-        axes.plot(values, color=color, linewidth=thick, linestyle=line, label=label)
-    axes.set_ylim(bottom=0)
-    axes.legend(loc="upper right")
+    """Losses over steps, and their differences from the first run's."""
+    made = draw_losses({name: dict(enumerate(values)) for name, values in curves.items()})
+    made.axes[0].set_title("Loss on four ranks: ZeRO's curves lie on data parallelism's", loc="left", fontsize=9,
+                           fontweight="bold")
     return made
 
 
@@ -185,7 +180,7 @@ def hybrid(between: Mapping[int, int], kept: Mapping[int, int]) -> Figure:
     axes.set_yscale("log")
     _ticks(axes.xaxis, list(between))
     _ticks(axes.yaxis, (3, 10, 30, 100))
-    legend(made, *axes.get_legend_handles_labels(), columns=1)
+    legend(made, *axes.get_legend_handles_labels())
     return made
 
 
@@ -207,7 +202,7 @@ def efficiency() -> Figure:
     axes.set_xscale("log")
     axes.set_ylim(0, 100)
     _ticks(axes.xaxis, (0.3, 1, 3, 10, 30, 100, 300, 1000, 3000))
-    legend(made, *axes.get_legend_handles_labels(), columns=2)
+    legend(made, *axes.get_legend_handles_labels())
     return made
 
 

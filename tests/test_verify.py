@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from mpizero import verify
+from mpizero import proof, verify
 from mpizero.comm import reduce_scatter
 from mpizero.engine.unit import Unit
-from mpizero.schedule import Schedule
+from mpizero.report.compare import compare, verdicts
+from mpizero.report.log import read_log
+from mpizero.schedule import STRATEGIES, Schedule
 
 VERIFY = ("-m", "mpizero.verify")
 
@@ -107,7 +110,7 @@ def test_a_fault_that_is_not_injected_is_not_found(quick, monkeypatch, group):
 
 @pytest.mark.parametrize("holds", [True, False])
 def test_the_verdict_is_the_exit_status(monkeypatch, world, holds):
-    monkeypatch.setattr(verify, "prove", lambda config, world: {"holds": holds})
+    monkeypatch.setattr(verify, "prove", lambda config, world, logs: {"holds": holds})
     assert verify.main([]) == (0 if holds else 1)
 
 
@@ -117,3 +120,61 @@ def test_whatever_differs_from_data_parallelism_is_said(other):
     row = dp | {other: "c"}
     verify._compare([row], dp)
     assert {what: row[f"{what}_equal_dp"] for what in dp} == {what: what != other for what in dp}
+
+
+def test_tables_fit_a_terminal():
+    """Rows that differ in their stage alone are one; what is not equal is named."""
+    row = {"row": "stage", "ranks": 4, "shard_size": 4, "weights_equal_dp": True, "moments_equal_dp": True,
+           "losses_equal_dp": True, "after_backward": 228_592, "peak": 230_920, "sent": 97_968,
+           "messages": 30, "bytes_equal_plan": True, "bytes_equal_formula": True, "traffic_equals_plan": True,
+           "traffic_equals_formula": True, "replicas_equal": True}
+    rows = [row | {"stage": stage} for stage in ("0", "1", "1-allreduce", "2", "3")]
+    one = proof.show_stages(rows).split("\n")
+    assert len(one) == 5 and one[-1].split()[:2] == ["all", "yes"] and max(map(len, one)) <= proof.COLUMNS
+    rows[2] |= {"moments_equal_dp": False, "bytes_equal_formula": False}
+    rows[3] |= {"peak": 5}
+    shown = proof.show_stages(rows).split("\n")
+    assert [line.split()[0] for line in shown[4:]] == ["0,", "1-allreduce", "2"] and max(map(len, shown)) <= 100
+    assert shown[5].split()[1:6] == ["NO:", "moments", "228,592", "NO", "230,920"]
+    hybrid = proof.show_hybrids([row | {"stage": "2", "shard_size": 2}, {**rows[0], "weights_equal_dp": False}])
+    assert "2 x 2" in hybrid and "NO: weights" in hybrid and max(map(len, hybrid.split("\n"))) <= 100
+    rows[1] |= {"moments_equal_dp": False, "losses_equal_dp": False}
+    rows[4] |= dict.fromkeys(proof.DP.values(), False)
+    shown = proof.show_stages(rows).split("\n")
+    assert "NO: moments, losses" in shown[5] and shown[8].split()[:2] == ["3", "NO"] and max(map(len, shown)) <= 100
+    assert [part.strip() for part in re.split("  +", shown[1])] == [
+        "", "same bits", "after", "= plan,", "sent in", "= plan,", "replicas"]
+
+
+def test_the_fault_is_told_in_lines_that_fit():
+    told = proof.show_fault({"ranks": 4, "validator_says": "word " * 40, "loss": 1.0, "right_loss": 0.5, "eval_loss": 1,
+                             "right_eval_loss": 0.5, "largest_difference": 0.25, "checksums_detect_it": True,
+                             "mismatches": ["param of unit x differs " + "(rank 0: 12345678), " * 9]})
+    assert max(map(len, told.split("\n"))) <= 100 and "largest difference between replicas 0.2500" in told.replace(
+        "\n    ", " ")
+
+
+@TWO_RANKS
+def test_a_terminal_sees_how_far_it_is(quick, monkeypatch, capsys, group):
+    """Each run has its number; the last one has that of all."""
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
+    assert verify.prove(*quick)["holds"]
+    told = re.findall(r"run (\d+) of (\d+)", capsys.readouterr().err)
+    numbers = [int(number) for number, _ in told]
+    assert numbers == ([] if group.rank else list(range(1, int(told[-1][1]) + 1)))
+
+
+def test_logs_of_all_stages_become_one_picture(launch, tmp_path):
+    """Of the largest number of ranks; the command that draws them is told, and the verdict stays the last line."""
+    end = launch(2, *VERIFY, "--model", "gpt", "--log", tmp_path / "logs", timeout=240)
+    assert end.status == 0, end.output
+    *_, told, empty, last = end.stdout.splitlines()
+    assert told == f"  python -m mpizero.report {tmp_path}/logs" and not empty and last.startswith("every claim holds")
+    assert max(map(len, end.stdout.splitlines())) <= max(100, len(str(tmp_path)) + 80) and not end.stderr
+    logs = [read_log(folder) for folder in sorted((tmp_path / "logs").iterdir())]
+    assert [log.run["stage"] for log in logs] == list(STRATEGIES)
+    assert all(log.run["world_size"] == 2 and log.summary["run"] == log.run["run"] and log.trace and len(log.steps) == 6
+               and log.run["command"].startswith("python -m mpizero.verify --model gpt --log") for log in logs)
+    assert not list(tmp_path.glob("logs/*/older"))
+    said = verdicts(compare(logs))
+    assert said[0].startswith("stage 1, stage 1-allreduce, stage 2 and stage 3: all 6 losses are those of stage 0")

@@ -76,12 +76,12 @@ class Requests:
     to another arrive in the order in which both began them.
     """
 
-    __slots__ = ("channel", "ranks", "bytes_sent", "bytes_received", "messages", "receives", "_open")
+    __slots__ = ("channel", "ranks", "bytes_sent", "bytes_between", "bytes_received", "messages", "receives", "_open")
 
     def __init__(self, channel: Channel):
         self.channel = channel
         self.ranks: list[int] = []  # the other end of each
-        self.bytes_sent = self.bytes_received = 0
+        self.bytes_sent = self.bytes_between = self.bytes_received = 0  # between: of the sent ones, to other hosts
         self.messages = 0  # sent
         self.receives: list[tuple[int, int]] = []  # source and bytes of each
         self._open: list[Any] = []  # of each the mpi4py.MPI.Request
@@ -96,6 +96,7 @@ class Requests:
             self.ranks.append(dest)
             self.messages += 1
         self.bytes_sent += array.nbytes
+        self.bytes_between += 0 if channel.is_near(dest) else array.nbytes
         return self
 
     def receive(self, array: Array, source: int) -> Requests:

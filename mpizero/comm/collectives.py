@@ -87,11 +87,12 @@ def barrier(group: Group) -> None:
 def _drive(channel: Channel, steps: ring.Steps) -> None:
     """Run a ring to its end, waiting at each step, and write its record."""
     log = channel.group.log
-    sent = received = messages = 0
+    sent = between = received = messages = 0
     begin = time.perf_counter()
     for requests in steps:
         _wait(channel, requests)
         sent += requests.bytes_sent
+        between += requests.bytes_between
         received += requests.bytes_received
         messages += requests.messages
         if log.timed:
@@ -99,7 +100,8 @@ def _drive(channel: Channel, steps: ring.Steps) -> None:
             channel.arrivals.extend(Message(source, nbytes, now) for source, nbytes in requests.receives)
     seconds = time.perf_counter() - begin
     log.append(Record(channel.op, channel.unit, channel.phase, channel.group.name, channel.dtype, channel.numel,
-                      sent, received, messages, seconds, begin, tuple(channel.sends), tuple(channel.arrivals)))
+                      sent, received, messages, seconds, begin, tuple(channel.sends), tuple(channel.arrivals),
+                      between))
 
 
 def _wait(channel: Channel, requests: Requests) -> None:

@@ -26,7 +26,8 @@ class Record:
     """One collective, as one rank saw it.
 
     Bytes are payload; messages are those really sent; seconds are from call to return.
-    begin_s: perf_counter at the call. sends, arrivals: each message, where the log is `timed`.
+    begin_s: perf_counter at the call. sends, arrivals: each message, where the log is `timed`. bytes_between: of the
+    bytes sent, those that left the host.
     """
 
     op: str
@@ -42,6 +43,7 @@ class Record:
     begin_s: float = 0.0
     sends: tuple[Message, ...] = ()
     arrivals: tuple[Message, ...] = ()
+    bytes_between: int = 0
 
 
 @final
@@ -54,6 +56,7 @@ class Totals:
     bytes_received: int = 0
     messages: int = 0
     seconds: float = 0.0
+    bytes_between: int = 0
 
 
 @final
@@ -83,4 +86,5 @@ class TrafficLog:
 
 def _sum(records: list[Record]) -> Totals:
     return Totals(len(records), sum(r.bytes_sent for r in records), sum(r.bytes_received for r in records),
-                  sum(r.messages for r in records), sum(r.seconds for r in records))
+                  sum(r.messages for r in records), sum(r.seconds for r in records),
+                  sum(r.bytes_between for r in records))

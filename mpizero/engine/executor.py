@@ -46,7 +46,8 @@ Array = np.ndarray
 
 @dataclass(frozen=True)
 class ActionRecord:
-    """An action that was run: when (perf_counter), live bytes by kind after it, and the most that lived during it."""
+    """An action that was run: when (perf_counter), live bytes by kind after it, and the most that lived during it, also
+    by kind."""
 
     action: Action
     text: str  # as a person writes it
@@ -56,6 +57,7 @@ class ActionRecord:
     end_s: float
     live: dict[str, int]
     peak_bytes: int
+    peak_live: dict[str, int]
 
 
 @dataclass
@@ -111,7 +113,8 @@ class Executor:
         execute(self, action)
         if self.timeline is not None:
             self.timeline.append(ActionRecord(action, text, label, self.phase, begin, time.perf_counter(),
-                                              dict(self.ledger.live), self.ledger.action_peak_bytes))
+                                              dict(self.ledger.live), self.ledger.action_peak_bytes,
+                                              self.ledger.action_peak_live))
 
     def _label(self, action: Any) -> str:
         """The name of the segment or unit that the action is about; "" if of neither."""

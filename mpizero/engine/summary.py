@@ -15,7 +15,14 @@ from mpizero.engine.versions import versions
 from mpizero.layout import MASTER, Axis
 from mpizero.memory.kinds import ACTIVATION, MODEL_STATE
 from mpizero.memory.ledger import Ledger
-from mpizero.planner import formula_after_backward, formula_sent, plan_memory, plan_traffic, sent_by_op
+from mpizero.planner import (
+    formula_after_backward,
+    formula_sent,
+    plan_memory,
+    plan_traffic,
+    sent_between,
+    sent_by_op,
+)
 from mpizero.schedule import STRATEGIES, Action
 
 # of StepSettings
@@ -127,6 +134,8 @@ def _traffic(job: Job, progress: Progress) -> dict[str, Any]:
     return {
         "sent_bytes_per_step": sum(progress.sent.get(op, 0) for op in planned),
         "messages_per_step": progress.messages,
+        "between_hosts_bytes_per_step": progress.between,
+        "planned_between_hosts_bytes_per_step": sent_between(sends, job.geometry, job.world.hosts, job.world.rank),
         "by_op": progress.sent,
         "planned_sent_bytes_per_step": sum(planned.values()),
         "formula_sent_bytes_per_step": _formula_sent(job, progress),

@@ -50,8 +50,8 @@ def _action(record: ActionRecord, effect: Effect, planned: dict[str, int], plann
     work, computes = effect.work, effect.sends is None and not isinstance(record.action, Agree | Phase)
     return {"action": record.text, "kind": type(record.action).__name__, "work": work and work.kind,
             "computes": computes, "label": record.label, "phase": record.phase, "begin_s": record.begin_s,
-            "end_s": record.end_s, "live": record.live, "peak_bytes": record.peak_bytes, "planned_live": planned,
-            "planned_peak_bytes": planned_peak}
+            "end_s": record.end_s, "live": record.live, "peak_bytes": record.peak_bytes, "peak_live": record.peak_live,
+            "planned_live": planned, "planned_peak_bytes": planned_peak}
 
 
 def _collective(record: Record, group: Group) -> dict[str, Any]:

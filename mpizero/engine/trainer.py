@@ -46,6 +46,7 @@ class Progress:
     # of the last step with an update, or of the last one if all were skipped: bytes by op, and messages of planned ops
     sent: dict[str, int] = field(default_factory=dict)
     messages: int = 0
+    between: int = 0  # bytes of planned ops that left the host
     off_plan: int = 0  # steps whose traffic was not the planned one
     signal: int = 0  # the number of the one that ended the steps early
     at_rest: dict[str, int] = field(default_factory=dict)  # live bytes by kind after the last step
@@ -139,6 +140,7 @@ def _account(job: Job, progress: Progress, skipped: bool) -> int:
     if not skipped or not progress.updates:
         progress.sent = {op: total.bytes_sent for op, total in totals.items()}
         progress.messages = sum(total.messages for total in counted.values())
+        progress.between = sum(total.bytes_between for total in counted.values())
     return sent
 
 

@@ -43,7 +43,7 @@ class _Entry(weakref.ref):
 
 class Ledger:
     """Counts the live bytes of one device by kind, and their peaks: `peak` of each kind, `peak_live` by kind at the
-    moment of the highest `peak_bytes` of all.
+    moment of the highest `peak_bytes` of all; `action_peak_live` and `action_peak_bytes` are those within the action.
 
     capacity: bytes beyond which an allocation raises `OutOfDeviceMemory`; None for no limit.
     debug: fill new and discarded floating-point buffers with NaN, so that a read of stale storage shows.
@@ -110,7 +110,7 @@ class Ledger:
         Starts `action_peak_bytes` again.
         """
         self.action, self.unit = action, unit
-        self.action_peak_bytes = self.live_bytes
+        self.action_peak_bytes, self.action_peak_live = self.live_bytes, dict(self.live)
 
     def reset_peaks(self) -> None:
         """Start the peaks again from what is live."""
@@ -152,7 +152,8 @@ class Ledger:
 
     def _note_peaks(self, kind: str) -> None:
         self.peak[kind] = max(self.peak[kind], self.live[kind])
-        self.action_peak_bytes = max(self.action_peak_bytes, self.live_bytes)
+        if self.live_bytes > self.action_peak_bytes:
+            self.action_peak_bytes, self.action_peak_live = self.live_bytes, dict(self.live)
         if self.live_bytes > self.peak_bytes:
             self.peak_bytes, self.peak_action, self.peak_live = self.live_bytes, self.action, dict(self.live)
         if kind in MODEL_STATE and self.model_state_bytes > self.peak_model_state_bytes:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from mpizero.layout import SHARDED, Axis, Geometry
@@ -42,6 +42,14 @@ def sent_by(action: Action, effect: Effect, geometry: Geometry) -> Sent | None:
 
 def sent_bytes(sends: Iterable[Sent]) -> int:
     return sum(sent.nbytes for sent in sends)
+
+
+def sent_between(sends: Iterable[Sent], geometry: Geometry, hosts: Sequence[str], rank: int) -> int:
+    """Of the bytes that `rank` sends, those that leave its host. hosts: of each rank, a name.
+
+    A ring sends to the next rank along its axis only.
+    """
+    return sum(send.nbytes for send in sends if hosts[geometry.mesh.successor(rank, send.axis)] != hosts[rank])
 
 
 def sent_by_op(sends: Iterable[Sent]) -> dict[str, int]:

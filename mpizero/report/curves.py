@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from mpizero.report.style import BLUE, GREY, INCHES, VERMILLION, figure, legend, styled
+from mpizero.report.style import BLUE, GREY, VERMILLION, figure, legend, styled, title
 from mpizero.report.thin import thin
 
 if TYPE_CHECKING:
@@ -18,13 +18,11 @@ SPANS = 700  # columns of pixels in a small window; of each a line shows at most
 @styled
 def draw_curves(steps: list[dict[str, Any]]) -> Figure:
     """steps: rows of steps.jsonl. Skipped steps are grey lines across both axes. Of very many steps, see `thin`."""
-    from matplotlib.ticker import MaxNLocator
-    made, (loss, norm) = figure(INCHES + 1.2, 5, 2, sharex=True)
-    loss.set_title(f"Loss and gradient norm of {len(steps):,} steps")
+    made, (loss, norm) = figure(4.4, 2, sharex=True)
+    title(loss, f"Loss and gradient norm of {len(steps):,} steps")
     loss.set_ylabel("loss (nats)")
     norm.set_ylabel("global norm of\nthe gradient")
-    norm.set_xlabel("step")
-    norm.xaxis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 5, 10]))
+    whole_steps(norm)
     handles = [_line(loss, steps, "loss", BLUE), _line(norm, steps, "grad_norm", VERMILLION)]
     labels = ["loss: mean over the global batch, before the update", "norm: unscaled, before clipping"]
     norms = [row["grad_norm"] for row in steps if row["grad_norm"]]
@@ -39,8 +37,15 @@ def draw_curves(steps: list[dict[str, Any]]) -> Figure:
         labels.append(f"{len(skipped):,} skipped: gradients overflowed")
     for axes in (loss, norm):
         axes.grid(axis="y", color=GREY, alpha=0.3, linewidth=0.5)
-    legend(made, handles, labels, columns=3)
+    legend(made, handles, labels)
     return made
+
+
+def whole_steps(axes: Axes) -> None:
+    """Steps on the horizontal axis."""
+    from matplotlib.ticker import MaxNLocator
+    axes.set_xlabel("step")
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 5, 10]))
 
 
 def _line(axes: Axes, steps: list[dict[str, Any]], key: str, color: str) -> Any:

@@ -1,41 +1,84 @@
-"""What every rank did when in a real step: a compute track and a communication track each."""
+"""A real step over time: memory and bytes sent of one rank, and what every rank did when, on one time axis."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
-from mpizero.report.spans import TRACK_INCHES, Span, chart_inches, draw_spans, lanes, span_of
-from mpizero.report.style import LIGHT, figure, styled
+from mpizero.report.memory import fullest, stack
+from mpizero.report.spans import AXES_INCHES, TRACK_INCHES, Span, draw_spans, lanes, legend_of, span_of
+from mpizero.report.style import DARK, LIGHT, WIDTH, byte_unit, enlarged, figure, second_unit, styled, title
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 SHOWN = 16  # ranks; more would not be read
 PITCH = 2.25  # from rank to rank, in heights of a track
+BAR = 0.2  # inches of axes for each bar of the fullest track
+HOST = 12  # characters of a host's name
 
 
 @styled
 def draw_gantt(trace: dict[str, Any]) -> Figure:
-    """trace: trace.json."""
+    """trace: trace.json. The wider, up to three times, the more bars there are to name."""
     ranks = trace["ranks"][:SHOWN]
-    finish = max((row["end_s"] for rank in ranks for row in (*rank["actions"], *rank["collectives"])), default=0.0)
-    rows = [PITCH * index + track for index in range(len(ranks)) for track in (0, 1)]
     tracks = [list(track) for index, rank in enumerate(ranks)
               for track in (_computing(rank, PITCH * index), _communicating(rank, PITCH * index + 1))]
-    inches = chart_inches(max(map(len, tracks)))
-    made, (axes,) = figure(inches + 1.2, 1.2 + TRACK_INCHES * (rows[-1] + 1.2))
-    draw_spans(made, axes, [span for track in tracks for span in track], finish, inches)
-    axes.set_yticks(rows, [name for rank in ranks for name in (f"rank {rank['rank']}  compute", "comm.")], fontsize=7.5)
+    times = min(max(1.0, BAR * max(map(len, tracks)) / AXES_INCHES), 3.0)
+    with enlarged(times):
+        return _draw(trace, ranks, [span for track in tracks for span in track], times)
+
+
+def _draw(trace: dict[str, Any], ranks: list[dict[str, Any]], spans: list[Span], times: float) -> Figure:
+    finish = max((row["end_s"] for rank in ranks for row in (*rank["actions"], *rank["collectives"])), default=0.0)
+    rows = [PITCH * index + track for index in range(len(ranks)) for track in (0, 1)]
+    inches = TRACK_INCHES * (rows[-1] + 1.2)
+    made, (memory, sent, axes) = figure(inches + 3.4 * times, 3, times * WIDTH, sharex=True,
+                                        gridspec_kw={"height_ratios": [1.1 * times, 0.7 * times, inches]})
+    draw_spans(axes, spans, 0.0, finish, finish, times)
+    axes.set_yticks([PITCH * index + 0.5 for index in range(len(ranks))], [_name(rank) for rank in ranks],
+                    fontsize=7.5 * times)
     axes.set_ylim(rows[-1] + 0.6, -0.6)
     axes.hlines([row - PITCH / 2 + 0.5 for row in rows[2::2]], 0, 1, transform=axes.get_yaxis_transform(), color=LIGHT,
                 linewidth=0.8)
+    _memory_over_time(memory, trace, finish)
+    _sent_over_time(sent, trace, finish)
     more = ""
     if len(trace["ranks"]) > SHOWN:
         more = f" (ranks 0 to {SHOWN - 1} of {len(trace['ranks'])}; perfetto.json has all)"
-    axes.set_title(f"Step {trace['step']} on every rank{more}: bars bear the names of segments and units, narrow ones "
-                   "the names' last part")
+    title(memory, f"Step {trace['step']}: memory of rank {fullest(trace)['rank']}, and below it what it sent")
+    title(axes, f"Each rank computes (upper bars), communicates (lower bars){more}")
+    legend_of(made, spans)
     return made
+
+
+def _name(rank: dict[str, Any]) -> str:
+    """`rank 0` over its host."""
+    host = rank["host"]
+    return f"rank {rank['rank']}\n{host if len(host) <= HOST else host[:HOST - 1] + '…'}"
+
+
+def _memory_over_time(axes: Axes, trace: dict[str, Any], finish: float) -> None:
+    """What is live, by kind. Within an action: at its peak."""
+    actions = fullest(trace)["actions"]
+    factor, _ = second_unit(finish)
+    unit, name = byte_unit(max((row["peak_bytes"] for row in actions), default=0))
+    edges = [factor * row[key] for row in actions for key in ("begin_s", "end_s")]
+    stack(axes, actions, [*edges, max([factor * finish, *edges[-1:]])], unit, 0)
+    axes.set_ylabel(name.partition(" ")[0])
+
+
+def _sent_over_time(axes: Axes, trace: dict[str, Any], finish: float) -> None:
+    """What has been sent up to then."""
+    sends = sorted((send["begin_s"], send["bytes"]) for each in fullest(trace)["collectives"] for send in each["sends"])
+    factor, _ = second_unit(finish)
+    sums = [0, *accumulate(nbytes for _, nbytes in sends)]
+    unit, name = byte_unit(sums[-1])
+    times = [0.0, *(time for time, _ in sends), max([finish, *(time for time, _ in sends[-1:])])]
+    axes.stairs([each / unit for each in sums], [factor * time for time in times], fill=True, color=DARK)
+    axes.set_ylabel(f"{name.partition(' ')[0]} sent")
 
 
 def _computing(rank: dict[str, Any], row: float) -> Iterator[Span]:

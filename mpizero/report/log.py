@@ -14,22 +14,26 @@ from mpizero.report.spans import SPAN_OF_WORK
 
 # A shape is a type, a tuple of types, [shape of each item], {str: shape of each value}, or {key: shape}, which names
 # the keys that must be there.
+STEPS = "steps.jsonl"
 NUMBER = (int, float)
 OR_NULL = (int, float, type(None))  # NaN and infinity count as null: neither can be drawn
 STEP = {"step": int, "loss": OR_NULL, "grad_norm": OR_NULL, "lr": NUMBER, "loss_scale": NUMBER, "skipped": bool,
         "per_second": NUMBER, "live_bytes": int, "peak_bytes": int, "sent_bytes": int}
 MEMORY = {"at_rest": int, "planned_at_rest": int, "after_backward": int, "planned_after_backward": int,
-          "formula_after_backward": NUMBER, "peak": int, "planned_peak": int, "activation_peak": int,
-          "device_peak": int}
+          "formula_after_backward": NUMBER, "by_kind": {str: {"after_backward": int}}, "peak": int,
+          "planned_peak": int, "activation_peak": int, "device_peak": int}
 TRAFFIC = {"by_op": {str: int}, "planned_by_op": {str: int}, "sent_bytes_per_step": int,
-           "planned_sent_bytes_per_step": int, "messages_per_step": int, "steps_off_plan": int}
+           "planned_sent_bytes_per_step": int, "messages_per_step": int, "steps_off_plan": int,
+           "between_hosts_bytes_per_step": int, "planned_between_hosts_bytes_per_step": int}
 SUMMARY = {"world_size": int, "stage": str, "model": str, "dtype": str, "shard_size": int, "replicas": int,
-           "batch_size": int, "accumulation": int, "psi": int, "padded_psi": int, "units": [int], "eval_loss": OR_NULL,
-           "skipped_steps": int, "replicas_equal": bool, "mismatches": [str], "weights_sha256": str, "memory": [MEMORY],
+           "batch_size": int, "accumulation": int, "psi": int, "padded_psi": int, "units": [int], "losses": [OR_NULL],
+           "eval_loss": OR_NULL, "skipped_steps": int, "replicas_equal": bool, "mismatches": [str],
+           "weights_sha256": str, "memory": [MEMORY],
            "traffic": [TRAFFIC]}
 SPAN = {"phase": str, "begin_s": NUMBER, "end_s": NUMBER}
 ACTION = SPAN | {"action": str, "kind": str, "work": (str, type(None)), "computes": bool, "label": str,
-                 "live": {str: int}, "peak_bytes": int, "planned_live": {str: int}, "planned_peak_bytes": int}
+                 "live": {str: int}, "peak_bytes": int, "peak_live": {str: int}, "planned_live": {str: int},
+                 "planned_peak_bytes": int}
 COLLECTIVE = SPAN | {"op": str, "unit": str, "group": str, "bytes_sent": int, "bytes_received": int, "messages": int,
                      "sends": [{"to": int, "bytes": int, "begin_s": NUMBER}],
                      "arrivals": [{"from": int, "bytes": int, "end_s": NUMBER}]}
@@ -65,7 +69,7 @@ def read_log(folder: str | Path) -> Log:
     if not folder.is_dir():
         what = "is not a folder" if folder.exists() else "does not exist"
         raise ConfigError(f"{folder} {what}: give the folder that a run wrote, as in python -m mpizero.train --log DIR")
-    if not (folder / "steps.jsonl").exists():
+    if not (folder / STEPS).exists():
         raise ConfigError(f"{folder} is not a training log: it has no steps.jsonl; a run writes one with python -m "
                           "mpizero.train --log DIR")
     notes: list[str] = []
@@ -113,6 +117,7 @@ def _read_steps(path: Path, notes: list[str]) -> list[dict[str, Any]]:
         steps.append(_parse(line, where))
         _check(steps[-1], STEP, where)
         _check(steps[-1].get("run"), OWN_RUN, f"{where}: run")
+        _check(steps[-1].get("seconds"), OR_NULL, f"{where}: seconds")  # older versions wrote none
     if last and len(steps) == len(lines):
         notes.append(f"The last line of steps.jsonl is torn: {len(steps):,} whole steps.")
     return steps

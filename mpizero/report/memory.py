@@ -2,32 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
-from mpizero.memory.kinds import KINDS, MODEL_STATE
+from mpizero.memory.kinds import KINDS, MODEL_STATE, WORKSPACE
 from mpizero.quantities import in_units
 from mpizero.report.style import (
     BLACK,
     GREY,
-    INCHES,
     MEMORY_COLORS,
     VERMILLION,
+    WIDTH,
     byte_unit,
     figure,
     legend,
     styled,
     swatch,
+    text_color,
     text_inches,
+    title,
 )
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+# inches of axes and their texts, about: enough to see whether a name has room
+AXES_WIDTH, AXES_HEIGHT, POINTS = WIDTH - 0.7, 2.5, 7.5
 IN_SIGHT = 2.5  # a capacity of more than so many peaks would press the picture flat: it is told instead of drawn
 Actions = list[dict[str, Any]]
+Band = tuple[str, list[float], list[float]]  # of one kind: its lower and upper edge
 
 
 def fullest(trace: dict[str, Any]) -> dict[str, Any]:
@@ -37,7 +42,7 @@ def fullest(trace: dict[str, Any]) -> dict[str, Any]:
 
 def kinds(actions: Actions) -> list[str]:
     """Kinds of memory that are ever live, in the order in which they are stacked: model states, then the rest."""
-    seen = {kind for row in actions for kind, nbytes in row["live"].items() if nbytes}
+    seen = {kind for row in actions for key in ("live", "peak_live") for kind, nbytes in row[key].items() if nbytes}
     return [kind for kind in KINDS if kind in seen] + sorted(seen - set(KINDS))
 
 
@@ -57,46 +62,91 @@ def equals_plan(row: dict[str, Any]) -> bool:
     return all(live.get(kind, 0) == planned.get(kind, 0) for kind in {*MODEL_STATE, *planned})
 
 
+def stack(axes: Axes, actions: Actions, edges: Sequence[float], unit: float, line: float = 0.3) -> list[Band]:
+    """Draw an area for each kind, and tell them. edges: from where to where the peak of an action holds, and what is
+    live after it up to the next: 2 len(actions) + 1 numbers."""
+    rows = [live for row in actions for live in (row["peak_live"], row["live"])]
+    below, bands = [0.0] * len(rows), list[Band]()
+    for kind in kinds(actions):
+        above = [base + live.get(kind, 0) / unit for base, live in zip(below, rows, strict=True)]
+        axes.stairs(above, edges, baseline=below, fill=True, facecolor=_color(kind), edgecolor="white", linewidth=line)
+        bands.append((kind, below, above))
+        below = above
+    return bands
+
+
+def _color(kind: str) -> str:
+    return MEMORY_COLORS.get(kind, BLACK)
+
+
 @styled
 def draw_memory(trace: dict[str, Any]) -> Figure:
-    """trace: trace.json."""
+    """trace: trace.json. Each action has a slot: in its left half stands what lived at the peak within the action, in
+    its right half what was live after it."""
     rank, capacity = fullest(trace), trace["capacity"]
     actions = [row for row in rank["actions"] if row["computes"] or row["work"]]  # the others are marks
     peak = max((row["peak_bytes"] for row in actions), default=0)
     drawn = capacity is not None and capacity <= IN_SIGHT * peak
-    inches = min(max(INCHES, 0.03 * len(actions)), 24.0)
-    made, (axes,) = figure(inches + 1.2, 4.8)
+    made, (axes,) = figure(4.4)
     unit, name = byte_unit(capacity if drawn else peak)
-    handles, labels = _stack(axes, actions, unit)
+    top = 1.22 * max(peak, capacity if drawn else 0, 1) / unit  # with room for the words about the peak
+    bands = stack(axes, actions, [i / 2 for i in range(2 * len(actions) + 1)], unit, 0.3 if len(actions) < 100 else 0)
+    handles, labels = [swatch(_color(kind)) for kind, _, _ in bands], [kind for kind, _, _ in bands]
     planned = [sum(row["planned_live"].values()) / unit for row in actions]
-    handles.append(axes.hlines(planned, range(len(actions)), range(1, len(actions) + 1), color=BLACK, linewidth=2))
-    labels.append(f"planned {_covered(actions)}")
-    peaks = [row["peak_bytes"] / unit for row in actions]
-    handles.append(axes.stairs(peaks, baseline=None, color=BLACK, linewidth=0.6))
-    labels.append("peak within the action")
+    handles.append(axes.hlines(planned, [i + 0.5 for i in range(len(actions))], range(1, len(actions) + 1),
+                               color=BLACK, linewidth=1.8))
+    labels.append("planned")
     if drawn:
         handles.append(axes.axhline(capacity / unit, color=VERMILLION, linestyle=(0, (6, 2, 1, 2)), linewidth=1.6))
         labels.append(f"capacity {in_units(capacity)}")
     axes.set_xlim(0, max(len(actions), 1))
-    axes.set_ylim(0, 1.05 * max(peak, capacity if drawn else 0, 1) / unit)
-    axes.set_xlabel("action of the step, in the order in which they ran")
-    axes.set_ylabel(f"live on rank {rank['rank']}, {name}")
-    axes.set_title(_title(trace, rank, actions, "" if drawn else _beyond(capacity, peak)))
-    _mark_phases(axes, actions, inches)
+    axes.set_ylim(0, top)
+    axes.set_xlabel("actions in order: left half, the peak within; right half, after it")
+    axes.set_ylabel(f"live, {name}")
+    title(axes, *_title(trace, rank, actions, "" if drawn else _beyond(capacity, peak)))
+    _mark_phases(axes, actions)
+    _name_areas(axes, bands, len(actions), top)
+    if actions:
+        _name_peak(axes, bands, actions, unit, top)
     legend(made, handles, labels)
     return made
 
 
-def _stack(axes: Axes, actions: Actions, unit: float) -> tuple[list[Any], list[str]]:
-    """An area for each kind: its height between i and i + 1 is what is live after action i."""
-    below = [0.0] * len(actions)
-    names = kinds(actions)
-    colors = [MEMORY_COLORS.get(kind, BLACK) for kind in names]
-    for kind, color in zip(names, colors, strict=True):
-        above = [base + row["live"].get(kind, 0) / unit for base, row in zip(below, actions, strict=True)]
-        axes.stairs(above, baseline=below, fill=True, facecolor=color, edgecolor="white", linewidth=0.3)
-        below = above
-    return [swatch(color) for color in colors], names
+def _name_areas(axes: Axes, bands: list[Band], actions: int, top: float) -> None:
+    """Write the name of each kind into its area, where that has room."""
+    for kind, below, above in bands:
+        words = kind.replace("_", " ")
+        halves = max(1, round(text_inches(words, POINTS) / AXES_WIDTH * 2 * actions))
+        places = [(min(above[begin:begin + halves]) - max(below[begin:begin + halves]), begin)
+                  for begin in range(0, len(above) - halves + 1, max(1, halves // 4))]
+        free, begin = max(places, key=lambda place: (place[0], -abs(place[1] - len(above) / 2)), default=(0.0, 0))
+        if free > room(top):
+            middle = (min(above[begin:begin + halves]) + max(below[begin:begin + halves])) / 2
+            axes.text((begin + halves / 2) / 2, middle, words, ha="center", va="center", fontsize=POINTS,
+                      color=text_color(_color(kind)))
+
+
+def room(top: float) -> float:
+    """Height that a line of text takes on an axis that ends at `top`."""
+    return 1.3 * POINTS / 72 / AXES_HEIGHT * top
+
+
+def _name_peak(axes: Axes, bands: list[Band], actions: Actions, unit: float, top: float) -> None:
+    """Say above the highest peak what it is, and point into the workspace, which lives within actions alone and has no
+    room for its name."""
+    number = max(range(len(actions)), key=lambda i: actions[i]["peak_bytes"])
+    row = actions[number]
+    workspace = row["peak_live"].get(WORKSPACE, 0)
+    words = f"peak {in_units(row['peak_bytes'])} in {row['action']}"
+    heights = [(below[2 * number] + above[2 * number]) / 2 for kind, below, above in bands if kind == WORKSPACE]
+    if workspace and heights:
+        words += f": workspace {in_units(workspace)}"
+    right = number > len(actions) / 2  # of the middle: the words go to the left
+    where = (number + 0.25, heights[0] if workspace and heights else row["peak_bytes"] / unit)
+    arrow = {"arrowstyle": "->", "color": GREY, "linewidth": 0.9, "shrinkB": 0, "relpos": (float(right), 0.5)}
+    axes.annotate(words, where, (number + (0.7 if right else -0.2), top - 0.2 * room(top)), fontsize=POINTS, zorder=4,
+                  ha="right" if right else "left", va="top", arrowprops=arrow,
+                  bbox={"facecolor": "white", "edgecolor": "none", "pad": 1.0})
 
 
 def _covered(actions: Actions) -> str:
@@ -104,23 +154,20 @@ def _covered(actions: Actions) -> str:
     return " and ".join(["model states", *also_planned(actions)])
 
 
-def _title(trace: dict[str, Any], rank: dict[str, Any], actions: Actions, beyond: str) -> str:
-    ranks = "the only rank" if len(trace["ranks"]) == 1 else f"the fullest of {len(trace['ranks'])} ranks"
-    first = f"Memory over the {len(actions)} actions of step {trace['step']}: rank {rank['rank']}, {ranks}"
-    if not actions:
-        return first
-    top = max(actions, key=lambda row: row["peak_bytes"])
+def _title(trace: dict[str, Any], rank: dict[str, Any], actions: Actions, beyond: str) -> list[str]:
+    ranks = "the only one" if len(trace["ranks"]) == 1 else f"the fullest of {len(trace['ranks'])}"
+    first = f"Memory of rank {rank['rank']}, {ranks}, in step {trace['step']}"
     off = next((row["action"] for row in actions if not equals_plan(row)), None)
     plan = f"{_covered(actions)} equal the plan after every action"
     if off:
         plan = f"count differs from plan first after {off}"
-    return f"{first}\npeak {in_units(top['peak_bytes'])} in {top['action']}; {plan}{beyond}"
+    return [first, plan, beyond]
 
 
 def _beyond(capacity: int | None, peak: int) -> str:
     if capacity is None:
         return ""
-    return f"\ncapacity {in_units(capacity)} lies above the picture: {capacity / max(peak, 1):,.0f} times the peak"
+    return f"capacity {in_units(capacity)} lies above the picture: {capacity / max(peak, 1):,.0f} times the peak"
 
 
 def phases(actions: Actions) -> list[tuple[str, int, int]]:
@@ -136,17 +183,19 @@ def phases(actions: Actions) -> list[tuple[str, int, int]]:
     return found
 
 
-def _mark_phases(axes: Axes, actions: Actions, inches: float) -> None:
+def _mark_phases(axes: Axes, actions: Actions) -> None:
     """Lines between phases, and their names above the axes: level if all have room, else upright as far as they do."""
     found = phases(actions)
     for _, begin, _ in found[1:]:
         axes.axvline(begin, color=GREY, linewidth=0.6)
-    scale = inches / max(len(actions), 1)
-    upright = any(text_inches(word, 8) > (end - begin) * scale for name, begin, end in found for word in name.split())
-    named = _apart(found, scale) if upright else [(name.replace(" ", "\n"), begin, end) for name, begin, end in found]
+    scale = AXES_WIDTH / max(len(actions), 1)
+    words = {name: name.replace("_", " ").split() for name, _, _ in found}
+    upright = any(text_inches(word, POINTS) > (end - begin) * scale
+                  for name, begin, end in found for word in words[name])
+    named = _apart(found, scale) if upright else [("\n".join(words[name]), begin, end) for name, begin, end in found]
     top = axes.secondary_xaxis("top")
     top.set_xticks([(begin + end) / 2 for _, begin, end in named], [name for name, _, _ in named],
-                   rotation=90 * upright, fontsize=8)
+                   rotation=90 * upright, fontsize=POINTS)
     top.tick_params(length=0)
     top.spines["top"].set_visible(False)
 

@@ -85,8 +85,11 @@ def _collective_slices(rank: dict[str, Any]) -> list[Event]:
 
 
 def _counters(rank: dict[str, Any]) -> Iterator[Event]:
-    """Live bytes after each action, by kind; model states beside their plan."""
+    """Live bytes by kind: while an action runs those at its peak, which alone show temporaries, then those after it.
+    Model states beside their plan."""
     for row in rank["actions"]:
+        yield {"ph": "C", "name": "memory (bytes)", "pid": rank["rank"], "ts": _microseconds(row["begin_s"]),
+               "args": row["peak_live"]}
         states = {"counted": model_states(row["live"]), "planned": model_states(row["planned_live"])}
         for name, args in (("memory (bytes)", row["live"]), ("model states (bytes)", states)):
             yield {"ph": "C", "name": name, "pid": rank["rank"], "ts": _microseconds(row["end_s"]), "args": args}

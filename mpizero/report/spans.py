@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
-from mpizero.report.style import GREY, INCHES, SPAN_COLORS, legend, second_unit, swatch, text_color, text_inches
+from mpizero.report.style import GREY, SPAN_COLORS, WIDTH, legend, second_unit, swatch, text_color, text_inches
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 LABEL_POINTS = 7
+AXES_INCHES = WIDTH - 1.0  # width of axes beside the names of their rows
 TRACK_INCHES = 0.32  # height of a row
 # Kinds of work (`schedule.effects.Work`) -> what their bar is called
 SPAN_OF_WORK = {"forward": "forward", "backward": "backward", "optim_step": "update", "all_gather": "all_gather",
@@ -37,22 +38,34 @@ def span_of(row: dict[str, Any]) -> str:
     return "other" if row["work"] is None else SPAN_OF_WORK[row["work"]]
 
 
-def draw_spans(made: Figure, axes: Axes, spans: Sequence[Span], finish: float, inches: float) -> None:
-    """Draw on axes of so many inches that end at `finish` seconds, with names for time axis and legend."""
+def draw_spans(axes: Axes, spans: Sequence[Span], begin: float, end: float, whole: float, times: float = 1.0) -> None:
+    """Draw what lies between two times in seconds. whole: to which the unit of the axis shall suit. times: see
+    `enlarged`."""
     from matplotlib.collections import PolyCollection
-    factor, unit = second_unit(finish)
-    colors = [SPAN_COLORS.get(span.span, SPAN_COLORS["other"]) for span in spans]
+    factor, unit = second_unit(whole)
+    spans = [replace(span, begin=max(span.begin, begin), end=min(span.end, end)) for span in spans
+             if span.begin < end and span.end > begin or begin <= span.begin == span.end <= end]
+    colors = [_color(span) for span in spans]
     boxes = [[(factor * x, span.row + side * span.height / 2)
               for side, edges in ((-1, (span.begin, span.end)), (1, (span.end, span.begin))) for x in edges]
              for span in spans]
     axes.add_collection(PolyCollection(boxes, facecolors=colors, edgecolors="white", linewidths=0.3))
     for span, color in zip(spans, colors, strict=True):
-        _write_label(axes, span, factor, color, (span.end - span.begin) / (finish or 1) * inches)
-    axes.set_xlim(0, factor * finish or 1)
+        _write_label(axes, span, factor, color, (span.end - span.begin) / (end - begin or 1) * times * AXES_INCHES)
+    axes.set_xlim(factor * begin, factor * end or 1)
     axes.grid(axis="x", color=GREY, alpha=0.3, linewidth=0.5)
     axes.set_xlabel(f"time since the step began ({unit})")
+
+
+def legend_of(made: Figure, spans: Iterable[Span]) -> None:
+    """Names of all colours that the spans have."""
+    colors = {_color(span) for span in spans}
     used = {name: color for name, color in SPAN_COLORS.items() if color in colors}
-    legend(made, [swatch(color) for color in used.values()], used, columns=8)
+    legend(made, [swatch(color) for color in used.values()], used)
+
+
+def _color(span: Span) -> str:
+    return SPAN_COLORS.get(span.span, SPAN_COLORS["other"])
 
 
 def _write_label(axes: Axes, span: Span, factor: float, color: str, room: float) -> None:
@@ -77,8 +90,3 @@ def lanes(intervals: Iterable[tuple[float, float]]) -> list[int]:
         free[lane:lane + 1] = [end]
         chosen[index] = lane
     return chosen
-
-
-def chart_inches(bars: int) -> float:
-    """Width of a chart whose fullest row has so many bars: room for labels, within reason."""
-    return min(max(INCHES, 0.2 * bars), 30.0)

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import functools
 import io
+import re
+import textwrap
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec
@@ -19,7 +21,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 P = ParamSpec("P")
-INCHES = 9.0  # of axes, unless what they show needs more
+WIDTH = 6.0  # inches of a figure: its texts are read at 420 pixels too, where 9 points are 9 pixels high
+TITLE = 62  # characters of a line
 BLACK, DARK, GREY, LIGHT = "#000000", "#444444", "#999999", "#e6e6e6"
 ORANGE, SKY, GREEN, YELLOW = "#e69f00", "#56b4e9", "#009e73", "#f0e442"
 BLUE, VERMILLION, PURPLE = "#0072b2", "#d55e00", "#cc79a7"
@@ -31,10 +34,11 @@ SPAN_COLORS = {"forward": SKY, "backward": BLUE, "update": GREEN, "all_gather": 
                "all_reduce": PURPLE, "agree": DARK, "other": "#d9d9d9"}
 
 SETTINGS: Any = {
-    "font.family": "sans-serif", "font.sans-serif": ["DejaVu Sans"], "font.size": 9, "axes.titlesize": 10,
+    "font.family": "sans-serif", "font.sans-serif": ["DejaVu Sans"], "font.size": 9, "axes.titlesize": 9,
     "axes.titlelocation": "left", "axes.titleweight": "bold", "axes.spines.top": False, "axes.spines.right": False,
-    "axes.axisbelow": True, "legend.frameon": False, "legend.fontsize": 8.5, "figure.constrained_layout.use": True,
-    "figure.dpi": 100, "savefig.dpi": 160, "svg.hashsalt": "mpizero",
+    "axes.axisbelow": True, "legend.frameon": False, "legend.fontsize": 8, "legend.handlelength": 1.4,
+    "legend.columnspacing": 1.2, "legend.handletextpad": 0.5, "figure.constrained_layout.use": True, "figure.dpi": 100,
+    "savefig.dpi": 200, "svg.hashsalt": "mpizero",
 }
 
 
@@ -49,6 +53,14 @@ def styled(draw: Callable[P, Figure]) -> Callable[P, Figure]:
     return inner
 
 
+def enlarged(times: float) -> Any:
+    """A context in which texts are so many times as large: for figures that are wider than WIDTH by as much, and shall
+    be read at the same size as others."""
+    import matplotlib
+    sizes: Any = {name: times * SETTINGS[name] for name in ("font.size", "axes.titlesize", "legend.fontsize")}
+    return matplotlib.rc_context(sizes)
+
+
 def require_matplotlib() -> None:
     try:
         import matplotlib  # noqa: F401
@@ -56,7 +68,7 @@ def require_matplotlib() -> None:
         raise ConfigError("figures need matplotlib, which is not installed: pip install 'mpizero[plot]'") from None
 
 
-def figure(width: float, height: float, rows: int = 1, **options: Any) -> tuple[Figure, list[Axes]]:
+def figure(height: float, rows: int = 1, width: float = WIDTH, **options: Any) -> tuple[Figure, list[Axes]]:
     """A figure of so many inches with `rows` axes one under the other."""
     from matplotlib.figure import Figure
     made = Figure(figsize=(width, height))
@@ -73,16 +85,26 @@ def save(made: Figure, path: Path) -> None:
 
 
 def image(made: Figure, form: str) -> bytes:
-    """The figure as png or svg."""
+    """The figure as png or svg. Of coordinates in an svg's paths two decimals are kept: the page is to be small."""
     import matplotlib
     with matplotlib.rc_context(SETTINGS), io.BytesIO() as file:
         made.savefig(file, format=form, metadata={"Date": None} if form == "svg" else None)
-        return file.getvalue()
+        data = file.getvalue()
+    if form == "png":
+        return data
+    return re.sub(rb' d="[^"]*"', lambda path: re.sub(rb"(\.\d\d)\d+", rb"\1", path[0]), data)
 
 
-def legend(made: Figure, handles: Iterable[Any], labels: Iterable[str], columns: int = 5) -> None:
-    """Below the axes, where it can hide nothing."""
-    made.legend(list(handles), list(labels), loc="outside lower left", ncols=columns)
+def legend(made: Figure, handles: Iterable[Any], labels: Iterable[str]) -> None:
+    """Below the axes, where it can hide nothing, in as many columns as there is room for."""
+    handles, labels = list(handles), [textwrap.fill(label, TITLE) for label in labels]
+    widest = max((text_inches(line, 8) for label in labels for line in label.split("\n")), default=0.0) + 0.4
+    made.legend(handles, labels, loc="outside lower left", ncols=max(1, int(WIDTH / widest)))
+
+
+def title(axes: Axes, *lines: str) -> None:
+    """Each of the lines, wrapped."""
+    axes.set_title("\n".join(textwrap.fill(line, TITLE) for line in lines if line))
 
 
 def swatch(color: str) -> Any:
@@ -95,7 +117,7 @@ def byte_unit(most: float) -> tuple[float, str]:
     """What to divide bytes by, and the axis' words for it: powers of 1000, as papers print sizes."""
     for unit, size in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("KB", 1e3)):
         if most >= size:
-            value = f"{unit} = {size:,.0f}" if unit == "KB" else f"10^{len(str(int(size))) - 1}"
+            value = f"{size:,.0f}" if unit == "KB" else f"10^{len(str(int(size))) - 1}"
             return size, f"{unit} ({value} bytes)"
     return 1.0, "bytes"
 

@@ -37,6 +37,19 @@ def tables(log: Log) -> list[Table]:
     return [*found, step_table(log.steps)]
 
 
+def speed(log: Log) -> dict[str, Any]:
+    """steps, seconds that all of them took, ms of one, and targets per_second; None for what the log does not tell, as
+    older ones do not. Where not every step has a line, the others took what these took on average."""
+    rows = [row for row in log.steps if row.get("seconds")]
+    steps = len(log.summary["losses"]) if log.summary is not None else len(log.steps)
+    if not rows:
+        rates = sorted(row["per_second"] for row in log.steps)
+        return {"steps": steps, "seconds": None, "ms": None, "per_second": rates[len(rates) // 2] if rates else None}
+    spent = sum(row["seconds"] for row in rows)
+    return {"steps": steps, "seconds": spent / len(rows) * steps, "ms": 1e3 * spent / len(rows),
+            "per_second": sum(row["seconds"] * row["per_second"] for row in rows) / spent}
+
+
 def run_table(summary: dict[str, Any]) -> Table:
     """What ran, and how it ended."""
     values = summary | {"grid": f"{summary['replicas']} x {summary['shard_size']}", "units": len(summary["units"])}

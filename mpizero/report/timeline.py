@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mpizero.errors import ConfigError
 from mpizero.planner.timeline import COMMUNICATION, COMPUTE, LETTER, Event, Timeline
-from mpizero.report.spans import SPAN_OF_WORK, TRACK_INCHES, Span, chart_inches, draw_spans
-from mpizero.report.style import figure, save, second_unit, styled
+from mpizero.report.spans import SPAN_OF_WORK, TRACK_INCHES, Span, draw_spans, legend_of
+from mpizero.report.style import figure, save, second_unit, styled, title
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 FORMATS = (".png", ".svg")
 ROWS = {COMPUTE: 0, COMMUNICATION: 1}
+BARS, LINES = 16, 12  # so many bars of a stream have room on a line; more lines would not fit a page
 
 
 def plot(timeline: Timeline, path: str | Path) -> None:
@@ -28,18 +30,24 @@ def plot(timeline: Timeline, path: str | Path) -> None:
 
 @styled
 def draw_timeline(timeline: Timeline) -> Figure:
-    """Both streams over time."""
+    """Both streams over time, which goes on in further lines where one has no room for the names of all bars."""
     spans = [_span(event) for event in timeline.events]
-    inches = chart_inches(max((sum(span.row == row for span in spans) for row in ROWS.values()), default=0))
-    made, (axes,) = figure(inches + 1.2, 1.2 + 2.2 * TRACK_INCHES)
-    draw_spans(made, axes, spans, timeline.finish, inches)
-    axes.set_yticks(list(ROWS.values()), list(ROWS))
-    axes.set_ylim(1.6, -0.6)
+    fullest = max(sum(span.row == row for span in spans) for row in ROWS.values())
+    lines = min(max(1, math.ceil(fullest / BARS)), LINES)
+    made, every = figure(0.9 + lines * (0.35 + 2.2 * TRACK_INCHES), lines)
+    for line, axes in enumerate(every):
+        begin, end = timeline.finish * line / lines, timeline.finish * (line + 1) / lines
+        draw_spans(axes, spans, begin, end, timeline.finish)
+        axes.set_yticks(list(ROWS.values()), [f"{stream[:4]}." if lines > 1 else stream for stream in ROWS])
+        axes.set_ylim(1.6, -0.6)
+        if line < lines - 1:
+            axes.set_xlabel("")
     factor, unit = second_unit(timeline.finish)
     busy = timeline.compute / timeline.finish if timeline.finish else 0
     units = "1 unit" if timeline.peak_gathered == 1 else f"{timeline.peak_gathered} units"
     finish, compute = (f"{factor * seconds:.4g} {unit}" for seconds in (timeline.finish, timeline.compute))
-    axes.set_title(f"Simulated step: {finish}, of which {compute} ({busy:.0%}) compute; at most {units} gathered")
+    title(every[0], f"Simulated step: {finish}, of which {compute} ({busy:.0%}) compute", f"at most {units} gathered")
+    legend_of(made, spans)
     return made
 
 

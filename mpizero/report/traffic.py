@@ -1,14 +1,16 @@
-"""Bytes that each rank sent in a step, by op, against the plan."""
+"""Bytes that each rank sent in a step, by op, against the plan, and what of them left its host."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from mpizero.report.style import BLACK, GREY, INCHES, SPAN_COLORS, byte_unit, figure, legend, styled, swatch
+from mpizero.report.style import BLACK, GREY, SPAN_COLORS, byte_unit, figure, legend, styled, swatch, title
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
+SENT, BETWEEN = "sent_bytes_per_step", "between_hosts_bytes_per_step"  # keys of a rank's traffic
 
 
 def ops(rows: list[dict[str, Any]]) -> tuple[list[str], list[str]]:
@@ -18,8 +20,16 @@ def ops(rows: list[dict[str, Any]]) -> tuple[list[str], list[str]]:
 
 
 def on_plan(row: dict[str, Any]) -> bool:
-    """Whether a rank sent as many bytes as planned, in every step."""
-    return row["sent_bytes_per_step"] == row["planned_sent_bytes_per_step"] and not row["steps_off_plan"]
+    """Whether a rank sent as many bytes as planned, in every step, and as many of them to other hosts."""
+    return all(row[key] == row[f"planned_{key}"] for key in (SENT, BETWEEN)) and not row["steps_off_plan"]
+
+
+def leaving(axes: Axes, rows: list[dict[str, Any]], unit: float) -> list[Any]:
+    """A hatched column in each column of what went to other hosts: a handle for the legend, or none if nothing did."""
+    heights = [row[BETWEEN] / unit for row in rows]
+    if not any(heights):
+        return []
+    return [axes.bar(range(len(rows)), heights, 0.3, facecolor="white", edgecolor=BLACK, hatch="////", linewidth=0.8)]
 
 
 @styled
@@ -29,7 +39,7 @@ def draw_traffic(summary: dict[str, Any]) -> Figure:
     planned, others = ops(rows)
     most = max((max(sum(row["by_op"].values()), row["planned_sent_bytes_per_step"]) for row in rows), default=0)
     unit, name = byte_unit(most)
-    made, (axes,) = figure(INCHES + 1.2, 4)
+    made, (axes,) = figure(3.6)
     handles = _columns(axes, rows, [*planned, *others], unit)
     labels = [*planned, *(f"{op} (small, in no plan)" for op in others)]
     ends = _planned_ends(rows, planned, unit)
@@ -38,11 +48,14 @@ def draw_traffic(summary: dict[str, Any]) -> Figure:
         handles.append(axes.hlines([y for _, y in bars], [x - 0.45 for x, _ in bars], [x + 0.45 for x, _ in bars],
                                    color=BLACK, linewidth=1.8))
         labels.append("plan")
+    found = leaving(axes, rows, unit)
+    handles += found
+    labels += ["of it to other hosts"] * len(found)
     if not most:
         axes.text(0.5, 0.5, "nothing was sent", transform=axes.transAxes, ha="center", va="center")
     _scales(axes, len(rows), most / unit)
     axes.set_ylabel(f"sent in a step, {name}")
-    axes.set_title(_title(rows))
+    title(axes, *_title(rows))
     legend(made, handles, labels)
     return made
 
@@ -79,9 +92,9 @@ def _scales(axes: Axes, ranks: int, most: float) -> None:
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
 
 
-def _title(rows: list[dict[str, Any]]) -> str:
+def _title(rows: list[dict[str, Any]]) -> list[str]:
     off = [rank for rank, row in enumerate(rows) if not on_plan(row)]
     met = "every rank sent what the plan says, in every step"
     if off:
         met = f"ranks {', '.join(map(str, off[:8]))} differ from the plan"
-    return f"Bytes sent in a step by each rank\n{met}"
+    return ["Bytes sent in a step by each rank", met]

@@ -14,6 +14,7 @@ from mpizero.engine.job import Job, prepare
 from mpizero.engine.summary import summarise
 from mpizero.engine.trace import trace
 from mpizero.engine.trainer import run_steps
+from mpizero.planner import links, plan_traffic
 from tests.engine.runs import GPT, MLP
 
 
@@ -35,6 +36,36 @@ def test_steps_off_their_plan_are_counted(group, monkeypatch):
         job = prepare(MLP, group)
         rows = summarise(job, run_steps(job))["traffic"]
         assert [row["steps_off_plan"] for row in rows] == [MLP.steps if more else 0] * group.size
+
+
+@pytest.mark.parametrize("stage, shards", [("0", None), ("1-allreduce", None), ("3", None), ("2", 2), ("3", 1)])
+@pytest.mark.parametrize("hosts", ["aabb", "abcd", "aaaa", "aaab"])
+def test_bytes_between_hosts_are_counted_as_planned(world, hosts, stage, shards):
+    """Rank by rank, against the planner's division by even hosts where they are even."""
+    if world.size != 4:
+        pytest.skip(f"needs 4 ranks, there are {world.size}")
+    group = world.subgroup(range(4), f"on {hosts}")
+    group.hosts = tuple(hosts)
+    config = replace(MLP, steps=2, stage=stage, shard_size=shards, accumulation=2)
+    job = prepare(config, group)
+    rows = summarise(job, run_steps(job))["traffic"]
+    between = [row["between_hosts_bytes_per_step"] for row in rows]
+    assert between == [row["planned_between_hosts_bytes_per_step"] for row in rows]
+    assert any(between) == (hosts != "aaaa")
+    if hosts != "aaab":
+        placed = links.place(plan_traffic(job.lists.step(), job.geometry), job.geometry, hosts.count("a"))
+        assert between == [far for _, far in placed.by_rank]
+
+
+def test_the_most_within_an_action_by_kind(group):
+    """Temporaries of operators and the gradient being updated live within actions alone."""
+    job = prepare(replace(MLP, steps=1, log="where actions are timed"), group)
+    _, actions, _ = run_steps(job).traced
+    assert all(sum(each.peak_live.values()) == each.peak_bytes >= sum(each.live.values()) for each in actions)
+    assert not any(each.live["workspace"] or each.live["grad_fp32"] for each in actions)
+    most = {kind: max(each.peak_live[kind] for each in actions) for kind in job.ledger.live}
+    assert most["workspace"] == job.ledger.peak_live["workspace"] > 0
+    assert most["grad_fp32"] == job.ledger.peak["grad_fp32"] > 0
 
 
 @pytest.mark.parametrize("policy", [None, lambda name: name.split(".")[-1]], ids=["a unit a segment", "by kind"])

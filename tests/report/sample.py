@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from mpizero.layout import ActivationBytes, Axis, ModelSpec, SegmentBytes
-from mpizero.memory.kinds import ACTIVATION, WORKSPACE
+from mpizero.memory.kinds import ACTIVATION, UNSHARDED_GRAD, WORKSPACE
 from mpizero.planner import (
     Geometry,
     MemoryPlan,
@@ -98,7 +98,8 @@ def _summary(geometry: Geometry, trace: dict, sent: dict, plan: MemoryPlan, rows
     traffic = {"sent_bytes_per_step": sum(sent.values()), "messages_per_step": 45, "planned_by_op": sent,
                "by_op": {**sent, "agree": 192 if trace["world_size"] > 1 else 0},
                "formula_sent_bytes_per_step": sum(sent.values()),
-               "planned_sent_bytes_per_step": sum(sent.values()), "steps_off_plan": 0}
+               "planned_sent_bytes_per_step": sum(sent.values()), "steps_off_plan": 0,
+               "between_hosts_bytes_per_step": 0, "planned_between_hosts_bytes_per_step": 0}
     return {"world_size": trace["world_size"], "stage": trace["stage"], "model": "mlp", "dtype": "float16",
             "shard_size": geometry.shards, "replicas": geometry.replicas, "batch_size": 16, "accumulation": 1,
             "seed": 0, "psi": geometry.wrapping.numel, "padded_psi": geometry.wrapping.padded_numel,
@@ -137,10 +138,14 @@ class _Run:
             workspace = 2048 if work is not None and work.kind in ("forward", "backward") else 0
             most = counted.peak_bytes + max(activations, counted.live[ACTIVATION]) + workspace
             activations = counted.live[ACTIVATION]
+            states = sum(counted.live.values()) - activations
+            peak = {**counted.live, UNSHARDED_GRAD: counted.live[UNSHARDED_GRAD] + counted.peak_bytes - states,
+                    ACTIVATION: most - workspace - counted.peak_bytes, WORKSPACE: workspace}
             about = {"action": show(action), "kind": type(action).__name__, "work": None if work is None else work.kind,
                      "computes": effect.sends is None and not isinstance(action, Agree | Phase),
                      "label": self._label(action), "phase": phase, "live": {**counted.live, WORKSPACE: 0},
-                     "peak_bytes": most, "planned_live": planned.live, "planned_peak_bytes": planned.peak_bytes}
+                     "peak_bytes": most, "peak_live": peak, "planned_live": planned.live,
+                     "planned_peak_bytes": planned.peak_bytes}
             for rank, row in enumerate(self.rows):
                 row["actions"].append({"begin_s": begin[rank], "end_s": self.clock[rank], **about})
         return self.rows

@@ -14,9 +14,9 @@ import pytest
 from mpizero.report.curves import draw_curves
 from mpizero.report.html import Markup, element, void
 from mpizero.report.log import Log, read_log
-from mpizero.report.page import page, show
+from mpizero.report.page import SOURCES, page, show
 from mpizero.report.style import image
-from mpizero.report.tables import action_table, tables
+from mpizero.report.tables import action_table, speed, tables
 from mpizero.report.thin import thin
 from tests.report.sample import begun, sample, write_log
 
@@ -29,14 +29,15 @@ class Reader(HTMLParser):
 
     def __init__(self, text: str):
         super().__init__()
-        self.open, self.elements, self.texts, self.loaded = [], [], [], []
+        self.open, self.elements, self.texts, self.loaded, self.links = [], [], [], [], []
         self.feed(text)
         assert not self.open
 
     def handle_starttag(self, tag, attrs):
         self.elements.append(tag)
-        self.loaded += [value for key, value in attrs
-                        if key in ("src", "href", "srcset", "action", "background", "data")]
+        where = self.links if tag == "a" else self.loaded  # a link loads nothing before it is followed
+        where += [value for key, value in attrs
+                  if key in ("src", "href", "srcset", "action", "background", "data")]
         assert not [key for key, _ in attrs if key.startswith("on")]
         if tag not in VOID:
             self.open.append(tag)
@@ -130,6 +131,25 @@ def test_a_run_says_how_it_was_started_and_whether_it_goes_on():
     assert "did not end" not in text and "\nNO\n" not in text.split("Steps (")[0]
     summary = {**log.summary, "interrupted": True, "signal": "SIGTERM", "eval_loss": None}
     assert "The run was interrupted by SIGTERM" in "\n".join(read(replace(log, summary=summary)).texts)
+
+
+def test_a_run_says_when_it_began_and_how_fast_it_was():
+    log, (_, summary, _) = log_of(ranks=2, units=3, steps=4), sample(ranks=2, units=3)
+    log = replace(log, run=begun("an-identifier", summary))
+    first = read(log).texts
+    assert "Began 2026-11-30 03:15:02+00:00: python -m mpizero.train --stage 3" in first
+    assert any(text.endswith(", 5,100 samples or tokens a second.") for text in first)
+    for row, seconds in zip(log.steps, (0.5, 0.1, 0.1, 0.1), strict=True):
+        row.update(seconds=seconds, per_second=32 / seconds)
+    assert speed(log) == {"steps": 4, "seconds": pytest.approx(0.8), "ms": pytest.approx(200),
+                          "per_second": pytest.approx(160)}
+    assert any(", 0.8 s in steps, 200 ms each, 160 samples or tokens a second." in text for text in read(log).texts)
+    told = replace(log, steps=log.steps[::3])  # where not every step has a line
+    assert speed(told)["seconds"] == pytest.approx(4 * 0.3)
+
+
+def test_the_page_has_links():
+    assert read(log_of(ranks=1, units=3)).links == list(SOURCES.values())
 
 
 def test_the_page_of_very_many_steps_is_small():

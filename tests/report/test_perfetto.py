@@ -39,7 +39,10 @@ def test_times_and_counters_of_one_rank():
     assert (slice["ts"], slice["dur"]) == pytest.approx((1e6 * began, 1e6 * took), abs=3e-3)
     assert slice["args"]["label"] == "s1" and slice["args"]["peak_bytes"] == forward["peak_bytes"] and slice["tid"] == 1
     counters = [event["args"] for event in events if event["pid"] == 1 and event["name"] == "memory (bytes)"]
-    assert counters == [row["live"] for row in trace["ranks"][1]["actions"]]
+    assert counters == [row[key] for row in trace["ranks"][1]["actions"] for key in ("peak_live", "live")]
+    during = [event["ts"] for event in events if event["pid"] == 1 and event.get("args", {}).get("workspace")]
+    computed = [row["begin_s"] for row in trace["ranks"][1]["actions"] if row["kind"] in ("Forward", "Backward")]
+    assert during == pytest.approx([1e6 * begin for begin in computed], abs=1e-3)
     states = [event["args"] for event in events if event["pid"] == 1 and event["name"] == "model states (bytes)"]
     planned = [sum(row["planned_live"][kind] for kind in MODEL_STATE) for row in trace["ranks"][1]["actions"]]
     assert states == [{"counted": nbytes, "planned": nbytes} for nbytes in planned]

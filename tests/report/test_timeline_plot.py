@@ -26,15 +26,32 @@ def test_texts_are_readable(units):
     figure = draw_timeline(lecture(units, whole=True))
     found = texts(figure)
     assert not overlaps(found) and not outside(figure, found)
-    names = {"compute", "communication", "time since the step began (s)", "forward", "backward", "update"}
+    streams = {"compute", "communication"} if units == 3 else {"comp.", "comm."}
+    names = {*streams, "time since the step began (s)", "forward", "backward", "update"}
     assert names <= {text for text, _, _ in found}
+
+
+def test_a_long_step_goes_on_in_further_lines():
+    """Together they hold every event, cut where a line ends; each bar that begins and ends on a line has its name."""
+    timeline = lecture(40, whole=True)
+    figure = draw_timeline(timeline)
+    assert len(figure.axes) > 4 and figure.get_figwidth() == 6
+    edges = [axes.get_xlim() for axes in figure.axes]
+    assert [begin for begin, _ in edges[1:]] == [end for _, end in edges[:-1]] and edges[-1][1] == timeline.finish
+    drawn = sum(path.get_extents().width for axes in figure.axes for each in axes.collections
+                if isinstance(each, PolyCollection) for path in each.get_paths())
+    assert drawn == pytest.approx(sum(event.end - event.start for event in timeline.events))
+    labels = [text.get_text() for axes in figure.axes for text in axes.texts]
+    whole = [event for event in timeline.events if event.work.kind == "backward"
+             and any(begin <= event.start and event.end <= end for begin, end in edges)]
+    assert len(whole) > 30 and {f"B{event.work.index}" for event in whole} <= set(labels)
 
 
 def test_bars_are_the_events():
     timeline = lecture(backward_prefetch=1)
     figure = draw_timeline(timeline)
     (axes,) = figure.axes
-    assert axes.get_title(loc="left") == "Simulated step: 27 s, of which 24 s (89%) compute; at most 2 units gathered"
+    assert axes.get_title(loc="left") == "Simulated step: 27 s, of which 24 s (89%) compute\nat most 2 units gathered"
     bars = next(each for each in axes.collections if isinstance(each, PolyCollection)).get_paths()
     extents = [path.get_extents() for path in bars]
     boxes = [(extent.x0, extent.x1, round(extent.y0 + 0.42)) for extent in extents]
@@ -49,7 +66,7 @@ def test_times_have_a_unit_that_suits():
     (axes,) = draw_timeline(simulate(setup.lists.accumulate, setup.geometry, costs)).axes
     assert axes.get_xlabel() == "time since the step began (ms)"
     assert axes.get_title(loc="left") == (
-        "Simulated step: 76 ms, of which 63 ms (83%) compute; at most 2 units gathered")
+        "Simulated step: 76 ms, of which 63 ms (83%) compute\nat most 2 units gathered")
 
 
 def test_nothing_happens():

@@ -1,0 +1,101 @@
+"""What `verify` prints: tables of at most 100 columns, and how far it is."""
+
+from __future__ import annotations
+
+import sys
+import textwrap
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from mpizero.schedule import STRATEGIES
+from mpizero.text import table
+
+COLUMNS = 100
+Row = dict[str, Any]
+COUNTED = (  # headings of columns, each with the key of a row, or several, of which all must be true
+    ("after\nbackward", "after_backward"), ("= plan,\nformula", ("bytes_equal_plan", "bytes_equal_formula")),
+    ("peak", "peak"), ("sent in\na step", "sent"),
+    ("= plan,\nformula", ("traffic_equals_plan", "traffic_equals_formula")), ("messages", "messages"),
+    ("replicas\nequal", "replicas_equal"),
+)
+HEADINGS = [heading for heading, _ in COUNTED]
+SAME = "same bits\nas stage 0"
+DP = {"weights": "weights_equal_dp", "moments": "moments_equal_dp", "losses": "losses_equal_dp"}
+
+
+def show_stages(rows: list[Row]) -> str:
+    """Every stage with all ranks in one shard group."""
+    return "bytes of model states and messages, of rank 0\n" + _table(
+        ["stage", SAME, *HEADINGS], [[row["stage"], _same(row), *_counts(row)] for row in rows])
+
+
+def show_hybrids(rows: list[Row]) -> str:
+    """Replicas of shard groups."""
+    return "\n" + _table(["hybrid:\nstage", "replicas\nx shards", SAME, *HEADINGS],
+                         [[row["stage"], _mesh(row), _same(row), *_counts(row)] for row in rows])
+
+
+def show_whole(rows: list[Row]) -> str:
+    """Meshes against one process."""
+    return "\n" + _table(["one process,\nfloat32: stage", "replicas\nx shards", "losses\ndiffer by",
+                          "weights, moments\ndiffer by", "to\nrounding"],
+                         [[row["stage"], _mesh(row), row["loss_difference"], row["state_difference"],
+                           row["equal_to_rounding"]] for row in rows])
+
+
+def _same(row: Row) -> bool | str:
+    """Whether weights, moments and losses are those of data parallelism; what is not; - where nobody asked."""
+    if DP["weights"] not in row:
+        return "-"
+    other = [what for what, key in DP.items() if not row[key]]
+    return f"NO: {', '.join(other)}" if 0 < len(other) < len(DP) else not other
+
+
+def _counts(row: Row) -> list[Any]:
+    return [row[key] if isinstance(key, str) else all(row[each] for each in key) for _, key in COUNTED]
+
+
+def _mesh(row: Row) -> str:
+    return f"{row['ranks'] // row['shard_size']} x {row['shard_size']}"
+
+
+def _table(headings: Sequence[str], rows: Iterable[list[Any]]) -> str:
+    """Headings of two lines; rows that differ in their stage alone are one."""
+    merged: dict[str, list[Any]] = {}
+    for row in rows:
+        (merged.setdefault(repr(row[1:]), [[], *row[1:]]))[0].append(row[0])
+    rows = [["all" if len(stages) == len(STRATEGIES) else ", ".join(stages), *rest]
+            for stages, *rest in merged.values()]
+    parts = [("\n" + heading).split("\n")[-2:] for heading in headings]
+    widest = [max(part, key=len) for part in parts]  # of which the table makes its columns
+    _, *body = table(widest, rows).split("\n")
+    widths = [len(dashes) for dashes in body[0].split("  ")]
+    right = [all(type(row[column]) in (int, float) for row in rows) for column in range(len(widths))]
+    lines = ["  ".join(part[line].strip().rjust(width) if to_right else part[line].strip().ljust(width)
+                       for part, width, to_right in zip(parts, widths, right, strict=True)).rstrip() for line in (0, 1)]
+    return "\n".join([*lines, *body])
+
+
+def progress(total: int, rank: int) -> Callable[[str], None]:
+    """A function that shows on rank 0's terminal what is being done, a line of standard error that the next one
+    replaces; "" takes it away. Does nothing where standard error is no terminal."""
+    if rank or sys.stderr is None or not sys.stderr.isatty():
+        return lambda what: None
+    done = iter(range(1, total + 1))
+
+    def step(what: str) -> None:
+        sys.stderr.write(f"\r\033[Krun {next(done, total)} of {total}: {what}" if what else "\r\033[K")
+        sys.stderr.flush()
+
+    return step
+
+
+def show_fault(row: Row) -> str:
+    """The run whose gather was forgotten."""
+    said = [f"the validator refuses the list: {row['validator_says'] or 'NO'}",
+            f"run all the same: last loss {row['loss']:.4f} (right: {row['right_loss']:.4f}), held-out "
+            f"{row['eval_loss']:.4f} (right: {row['right_eval_loss']:.4f}), largest difference between replicas "
+            f"{row['largest_difference']:.4f}",
+            f"checksums detect it: {'yes: ' + row['mismatches'][0] if row['checksums_detect_it'] else 'NO'}"]
+    return "\n".join([f"\nfault: stage 2 without the all-gather after the update, {row['ranks']} ranks",
+                      *(textwrap.fill(text, COLUMNS, initial_indent="  ", subsequent_indent="    ") for text in said)])
