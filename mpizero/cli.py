@@ -6,6 +6,7 @@ import argparse
 import contextlib
 import difflib
 import functools
+import io
 import json
 import math
 import os
@@ -38,6 +39,7 @@ GROUPS = {
     "what is printed and written": "print-actions log log-every log-format json",
 }
 ALIASES = {"dtype": {"fp16": "float16", "half": "float16", "bf16": "bfloat16", "fp32": "float32", "float": "float32"}}
+USER_ERROR = 2  # exit status, as of entry points with ranks
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -234,8 +236,44 @@ def tell(text: str) -> None:
     except BrokenPipeError:  # whoever read has enough
         raise
     except OSError as error:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what Python still holds, and would retry
+        _write_no_more()
         raise ConfigError(f"standard output cannot be written: {error.strerror}") from None
+
+
+def alone(act: Callable[[], object]) -> int:
+    """The frame of an entry point that needs no ranks: does `act`, and returns the exit status. A mistake of the user's
+    is one sentence and status 2. Of the ranks of an mpirun, one works and speaks."""
+    if rank_in_job():
+        return 0
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a name that the terminal cannot show is no reason to fail
+            stream.reconfigure(errors="backslashreplace")
+    try:
+        try:
+            act()
+        finally:  # here it can still be said that standard output, of --help too, cannot be written
+            if sys.stdout is not None:
+                sys.stdout.flush()
+    except MpizeroError as error:
+        return _failed(str(error))
+    except BrokenPipeError:  # `| head` has seen enough
+        _write_no_more()
+    except OSError as error:  # those of files are MpizeroErrors
+        if error.filename is not None:
+            raise
+        _write_no_more()
+        return _failed(f"standard output cannot be written: {error.strerror}")
+    return 0
+
+
+def _failed(sentence: str) -> int:
+    print(f"mpizero: error: {sentence}", file=sys.stderr)
+    return USER_ERROR
+
+
+def _write_no_more() -> None:
+    """Python would try again at its end to write what it could not."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def on_rank_0(world: Group, act: Callable[[], T]) -> T | None:

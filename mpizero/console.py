@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import sys
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -50,7 +50,7 @@ def header(job: Job) -> str:
         lines.append("1 rank: nothing is sharded or sent; start several with mpirun -n 4 python -m mpizero.train ...")
     if spread := needlessly_spread(world.hosts, job.mesh.shape):
         lines.append(f"note: the shard group of ranks {numbers(spread[0])} spans hosts although it would fit into one: "
-                     "give each host a multiple of `shard_size` ranks")
+                     "give each host a multiple of --shard-size ranks")
     return "\n".join(map(wrapped, lines))
 
 
@@ -180,7 +180,8 @@ def _formula(summary: Mapping[str, Any]) -> str:
     return f"= {volume if shards > 1 else 2} (N-1)/N psi elements of {size} bytes: N = {shards * replicas}, {psi}"
 
 
-def _grouped(names: Sequence[str], ranks: Sequence[Mapping[str, Any]], row: Any) -> str:
+def _grouped(names: Sequence[str], ranks: Sequence[Mapping[str, Any]],
+             row: Callable[[Mapping[str, Any]], tuple[object, ...]]) -> str:
     """A table with one row for all ranks whose figures are equal."""
     by_row: dict[tuple[object, ...], list[int]] = {}
     for rank, facts in enumerate(ranks):

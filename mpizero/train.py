@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import signal
 import sys
 from collections.abc import Callable, Sequence
@@ -57,7 +58,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         summary = _train(job, run, log, stop)
         say(f"{ending(job, summary)}\n\n{proof(summary)}")
         if log is not None:
-            say(f"\nwrote {', '.join(log.files)} into {log.folder}\nreport: python -m mpizero.report {log.folder}")
+            say(f"\nwrote {', '.join(log.files)} into {log.folder}\n"
+                f"report: python -m mpizero.report {shlex.quote(str(log.folder))}")
         barrier(world)  # whoever leaves with a status takes the others along: not before rank 0 has written and spoken
     return exit_status(summary)
 

@@ -2,53 +2,21 @@
 
 from __future__ import annotations
 
-import os
 import re
 import sys
 from collections.abc import Sequence
 
-from mpizero.cli import Parser, spelled, write_json
-from mpizero.errors import MpizeroError
-from mpizero.launcher import rank_in_job
+from mpizero.cli import Parser, alone, spelled, write_json
 from mpizero.plan import fit, memory, offload, timeline, traffic, units
 from mpizero.plan.options import wrapped
 
 COMMANDS = {"memory": memory, "traffic": traffic, "units": units, "timeline": timeline, "offload": offload, "fit": fit}
 EXAMPLE = "examples:\n" + "\n".join(f"  python -m mpizero.plan {command.EXAMPLE}" for command in COMMANDS.values())
-USER_ERROR = 2  # exit status, as of every entry point
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """A mistake of the user's is one sentence and status 2. Of the ranks of an mpirun, which a plan does not need, one
-    speaks."""
-    if rank_in_job():
-        return 0
-    try:
-        try:
-            _answer(_joined(sys.argv[1:] if argv is None else argv))
-        finally:  # here it can still be said that standard output, of --help too, cannot be written
-            if sys.stdout is not None:
-                sys.stdout.flush()
-    except MpizeroError as error:
-        return _failed(str(error))
-    except BrokenPipeError:  # `| head` has seen enough
-        _write_no_more()
-    except OSError as error:  # those of files are MpizeroErrors
-        if error.filename is not None:
-            raise
-        _write_no_more()
-        return _failed(f"standard output cannot be written: {error.strerror}")
-    return 0
-
-
-def _failed(sentence: str) -> int:
-    print(f"mpizero: error: {sentence}", file=sys.stderr)
-    return USER_ERROR
-
-
-def _write_no_more() -> None:
-    """Python would try again at its end to write what it could not."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    """The exit status."""
+    return alone(lambda: _answer(_joined(sys.argv[1:] if argv is None else argv)))
 
 
 @spelled("--ranks")

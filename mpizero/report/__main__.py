@@ -3,16 +3,13 @@ their runs over each other."""
 
 from __future__ import annotations
 
-import io
-import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from mpizero.cli import Parser, tell, write_json
-from mpizero.errors import ConfigError, MpizeroError
-from mpizero.launcher import rank_in_job
+from mpizero.cli import Parser, alone, tell, write_json
+from mpizero.errors import ConfigError
 from mpizero.report.log import STEPS, read_log
 from mpizero.report.write import write_comparison, write_report
 
@@ -21,25 +18,11 @@ EXAMPLE = """examples:
   python -m mpizero.report runs/zero3                 # runs/zero3/report.html, figures, perfetto.json
   python -m mpizero.report runs/zero2 runs/zero3 --out page
   python -m mpizero.report runs                       # all runs in that folder"""
-USER_ERROR = 2  # exit status, as of every entry point
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """A mistake of the user's is one sentence and status 2. Of the ranks of an mpirun, which a report does not need,
-    one works and speaks."""
-    if rank_in_job():
-        return 0
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):  # a name that the terminal cannot show is no reason to fail
-            stream.reconfigure(errors="backslashreplace")
-    try:
-        report(sys.argv[1:] if argv is None else argv)
-    except MpizeroError as error:
-        print(f"mpizero: error: {error}", file=sys.stderr)
-        return USER_ERROR
-    except BrokenPipeError:  # `| head` has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    return 0
+    """The exit status."""
+    return alone(lambda: report(sys.argv[1:] if argv is None else argv))
 
 
 def report(argv: Sequence[str]) -> None:
