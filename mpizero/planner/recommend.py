@@ -109,7 +109,7 @@ def _less_waiting(question: Question, best: Row) -> str:
     """What more samples would do, where a step waits for links and has room."""
     if best.exposed_seconds < WAITING * best.seconds:
         return ""
-    text = f"It waits for links {best.exposed_seconds / best.seconds:.0%} of the time"
+    text = f"A step waits for {best.exposed_seconds / best.seconds:.0%} of its time"
     if question.table is None:
         return f"{text}: more tokens in a microbatch would hide more of it"
     found, batch = None, question.batch_size
