@@ -65,7 +65,7 @@ WIDTH = 100
     ("fit --params 7e9 --ranks 4 --device-memory " + "9" * 400 + "GB", "beyond any machine"),
     ("fit --params 7e9 --ranks 4 --device-memory 80GB --inter-bandwidth -1", "'-1' is not a bandwidth"),
     ("fit --params 7e9 --ranks 4 --device-memory 80GB --inter-bandwidth fast", "'fast' is not a bandwidth"),
-    ("fit --gpt 2,8,2,7 --ranks 4 --device-memory 80GB --tokens 5", "5 are not whole samples of 1,024 tokens: say --ba"),
+    ("fit --gpt 2,8,2,7 --ranks 4 --device-memory 80GB --tokens 5", "5 are not whole samples of 1,024 tokens: say"),
     ("fit --gpt 2,8,2,7 --ranks 4 --gpu h100 --tokens 1024 --batch-size 2", "say --batch-size"),
     ("fit --params 7e9 --ranks 4 --gpu h100 --activations-of pytorch", "give its shapes by --gpt"),
     ("fit --model mlp --ranks 4 --gpu h100 --activations-of pytorch", "use mpizero"),

@@ -47,7 +47,7 @@ def parts(**options):
 
 
 def test_what_pytorch_really_keeps():
-    """The same to the byte but for what differs on CPUs: statistics of norms have 2 bytes there, not 4; masks of dropout
+    """The same to the byte but for what differs on CPUs: statistics of norms have 2 bytes there, not 4; dropout's masks
     2, not 1; and eager attention's causal mask (s s bytes) is counted, though all blocks could share one."""
     tokens, h, heads, seq = BATCH * 32, 64, 4, 32
     block, head, loss = parts()
