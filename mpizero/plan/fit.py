@@ -55,7 +55,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
                         help=f"of a device's memory to keep free ({MARGIN:.0%}), for {MARGIN_FOR}".replace("%", "%%"))
     parser.add_argument("--dtype", choices=DTYPES, default="float16", help="of parameters, gradients (float16)")
     parser.add_argument("--compare", action="store_true",
-                        help="what DeepSpeed, Megatron, accelerate and the papers say, and why")
+                        help="what FSDP2, DeepSpeed, Megatron, accelerate and the papers say, and why")
     add_machine(parser, *RATES)
 
 
@@ -176,11 +176,11 @@ def _or_nothing(nbytes: int) -> str:
 
 def _legend(answer: Mapping[str, Any]) -> str:
     sizes = list(dict.fromkeys(row["activations"] for row in answer["rows"]))
-    kept = ("the states; + ?: activations, unknown for this model" if sizes == [None] else
-            f"states and activations together ({', '.join(map(in_units, sizes))} of the latter)")
+    kept = ("states, gathered one unit ahead; + ?: activations, unknown for this model" if sizes == [None] else
+            f"states, gathered one unit ahead, and activations ({', '.join(map(in_units, sizes))} of the latter)")
     tried = max(len(row["seconds_by_size"]) for row in answer["rows"])
     return (f"F: ranks that share one copy of the states, the best of {counted(tried, 'size')}. Device: the most on a "
-            f"rank's, of {kept}, gathered one unit ahead. Host, NVMe: peaks of a rank; the ranks of a host share its "
+            f"rank's, of {kept}. Host, NVMe: peaks of a rank; the ranks of a host share its "
             "memory. Out of host: sent to other hosts in a step by the busiest host, all its ranks together. Own: the "
             "device's own work, computing and update; exposed: what the step waits for beyond it. "
             f"Fits ?: depends on what was not told{_untold(answer)}. Offload: planned, from actions that no run "
@@ -196,10 +196,10 @@ def _untold(answer: Mapping[str, Any]) -> str:
 def _machine(answer: Mapping[str, Any]) -> str:
     work = ("6 psi + 12 L h s operations a token, attention's scores included" if answer["attention_flops"] else
             "6 psi operations a token; attention's scores, of which a bare size tells nothing, are left out")
-    gpu = f" on {answer['gpu']}" if answer["gpu"] else ""
+    gpu = f" on {answer['gpu']}" if answer["gpu"] else ", where flags say nothing of an H100"
     wrong = answer["dtype"] == "float32" and answer["sources"]["peak_flops"] != "flags"
     of_16_bits = " The peak is of 16-bit operands: give --peak-flops of float32." if wrong else ""
-    return f"Seconds{gpu} are an estimate: {work}. {rates_text(answer)}{of_16_bits}"
+    return f"Seconds are an estimate{gpu}: {work}. {rates_text(answer)}{of_16_bits}"
 
 
 def _wrapped(text: str) -> str:

@@ -32,7 +32,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     add_gpu(parser, "how much of its memory is left")
     parser.add_argument("--actions", action="store_true", help="the bytes after every action of the step")
     parser.add_argument("--compare", action="store_true",
-                        help="what DeepSpeed, Megatron, accelerate and the papers say, and why")
+                        help="what FSDP2, DeepSpeed, Megatron, accelerate and the papers say, and why")
 
 
 def answer(options: Options) -> dict[str, Any]:

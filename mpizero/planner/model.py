@@ -15,8 +15,8 @@ GRAIN = 1024  # elements: equal units are multiples of it, so that few are padde
 UNITS = 32  # of a model of which only the size is known
 OURS, FLASH, EAGER = "mpizero", "pytorch", "pytorch-eager"
 PROGRAMS = {  # whose activations a plan can count -> in words
-    FLASH: "PyTorch's with flash attention, 16-bit, no dropout: an estimate",
-    EAGER: "PyTorch's with eager attention and dropout, 16-bit: an estimate",
+    FLASH: "PyTorch's with flash attention, no dropout: an estimate",
+    EAGER: "PyTorch's with eager attention and dropout: an estimate",
     OURS: "mpizero's own, exact",
 }
 
