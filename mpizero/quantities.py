@@ -3,11 +3,12 @@
 [Note: quantities] One grammar for all flags: a number (`80`, `7.5e9`, `522,496`), a prefix (K, M, G, T, P: powers of
 1000; Ki, Mi, Gi, Ti, Pi: of 1024) and a unit. What can be read in two ways is an error that says both.
 
-* Memory is in bytes: `80G`, `80GB`, `80gb` and `80Gb` are the same, since nobody counts a device's memory in bits.
+* Memory is in bytes: `80G`, `80GB` and `80gb` are the same; `80Gb`, which would be bits of a rate, is asked about.
 * Rates are in bytes or bits a second: `B` is a byte and `b` a bit, so `50GB/s` is eight times `50Gb/s`; `Gbit/s` and
   `Gbps` (also `gbps`) are bits, `GBps` bytes. `50gb/s` and `400G` are asked about.
 * Operations a second: `989T`, `989TFLOPs`, `989 TFLOP/s`. Shares: `50%` or `0.5`. Parameters: `13e9`, `13B`, `1.5T`.
-* A bare number is bytes, bytes a second, operations a second or seconds; one that is too small for that is asked about.
+* A bare number is bytes, bytes a second, operations a second, seconds or parameters; one that is too small for that is
+  asked about.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ SECONDS = {"": "1", "S": "1", "MS": "1e-3", "US": "1e-6", "\u039cS": "1e-6", "NS
 LARGEST = 10**18  # beyond any machine, and any model
 # bare numbers that are believed: a device of ours holds 130,624 bytes, while 81920 may be MiB
 LEAST_BYTES, LEAST_RATE, LEAST_FLOPS, MOST_LATENCY = 10**5, 10**6, 10**9, Decimal("0.1")
+LEAST_PARAMS = 10**4
 
 
 class _Number(NamedTuple):
@@ -59,6 +61,9 @@ def parse_bytes(text: str) -> int:
     if number is None or not match:
         raise ConfigError(f"{text[:40]!r} is not a size: write a number and B, KiB, MiB, GiB, TiB, KB, MB, GB or TB, "
                           "as in 64MiB or 80GB")
+    if re.fullmatch(r"[KMGTP]i?b", number.unit):
+        raise ConfigError(f"{text[:40]!r} may mean bits: memory is in bytes, so write "
+                          f"{number.digits}{number.unit[:-1]}B")
     size = round(_scaled(number, PREFIXES[match[1]], text, "size", "64MiB"))
     if not size:
         raise ConfigError(f"the size {text[:40]!r} is less than a byte: write one as in 64MiB")
@@ -159,6 +164,26 @@ def parse_count(text: str) -> int:
         raise ConfigError(f"{text[:40]!r} parameters make no model: give a whole number from 1 to {LARGEST:.0e}, as in "
                           "7.5e9 or 7.5B")
     return int(value)
+
+
+def parse_params(text: str) -> int:
+    """`parse_count` of a model: a bare number below `LEAST_PARAMS` is asked about; `13e0` is thirteen."""
+    number = _split(text)
+    if number and not number.unit and "e" not in number.digits.lower() and 0 < number.value < LEAST_PARAMS:
+        raise ConfigError(f"{text!r} may mean so many parameters, or billions of them: write {number.digits}B for "
+                          f"billions, {number.digits}M for millions, or {number.digits}e0 if it is single ones")
+    return parse_count(text)
+
+
+def parse_margin(text: str) -> float:
+    """`5%` or `0.05` -> 0.05; `0` too, and less than the whole."""
+    number = _split(text)
+    if number and not number.value and number.unit in ("", "%"):
+        return 0.0
+    share = parse_share(text)
+    if share == 1:
+        raise ConfigError(f"a margin of {text[:40]!r} leaves nothing: write a smaller one, as in 5%")
+    return share
 
 
 def in_units(nbytes: int | float) -> str:

@@ -18,7 +18,7 @@ from mpizero.schedule import Setup, StepSettings, set_up
 from mpizero.schedule.effects import Work
 
 BLOCK = 12 * 5120**2  # parameters of a block of the lecture's 13B model, of 40 blocks and an embedding
-BLOCKS, WORLD = 40, 64  # its blocks and its ranks
+BLOCKS, WORLD, HOST = 40, 64, 8  # its blocks, its ranks and those of a host
 ASSUMED = "the machine assumed"
 SPEEDS = (10e9, 20e9, 50e9, 100e9, 400e9)  # bytes a second between hosts: around the 50 GB/s that are assumed
 ISSUES = (0.0, 1e-3, 5e-3, 15e-3, 30e-3)  # seconds that the CPU takes for an action
@@ -85,7 +85,8 @@ def _play(machine: Machine | None = None, **settings: Any) -> Timeline:
 
 
 def _costs(machine: Machine) -> Costs:
-    return machine_costs(_step(BLOCKS, BLOCK, StepSettings("3")).geometry, machine, LECTURE_TOKENS)
+    geometry = _step(BLOCKS, BLOCK, StepSettings("3")).geometry
+    return machine_costs(flat(BLOCKS * BLOCK, BLOCKS), geometry, machine, LECTURE_TOKENS, HOST)
 
 
 def _large() -> list[Claim]:

@@ -14,20 +14,23 @@ from mpizero.quantities import (
     parse_bytes,
     parse_count,
     parse_flops,
+    parse_margin,
     parse_latency,
     parse_memory,
+    parse_params,
     parse_rate,
     parse_seconds,
     parse_share,
 )
 from mpizero.text import table
 
-PARSERS = (parse_bytes, parse_memory, parse_rate, parse_flops, parse_share, parse_seconds, parse_latency, parse_count)
+PARSERS = (parse_bytes, parse_memory, parse_rate, parse_flops, parse_share, parse_seconds, parse_latency, parse_count,
+           parse_params, parse_margin)
 CASES = {
     parse_memory: {
         "1KB": 10**3, "1KiB": 2**10, "1.5 MB": 15 * 10**5, "2mib": 2**21, "3GB": 3 * 10**9, "3GiB": 3 * 2**30,
         "1TB": 10**12, "1TiB": 2**40, "7B": 7, "80G": 80 * 10**9, "80g": 80 * 10**9, "80gb": 80 * 10**9,
-        "80Gb": 80 * 10**9, "80Gi": 80 * 2**30, "1T": 10**12, "2PB": 2 * 10**15, "85.5e9": 85_500_000_000,
+        "80Gi": 80 * 2**30, "1T": 10**12, "2PB": 2 * 10**15, "85.5e9": 85_500_000_000,
         "522,496": 522_496, "1,500 TB": 15 * 10**14, "7.5e1 GBytes": 75 * 10**9},
     parse_bytes: {"7": 7, "1024": 1024, "64KiB": 2**16},
     parse_rate: {
@@ -43,20 +46,24 @@ CASES = {
     parse_count: {
         "7.5e9": 7_500_000_000, "7.5B": 7_500_000_000, "7500000000": 7_500_000_000, "13e9": 13 * 10**9,
         "1.5b": 1_500_000_000, "32656": 32_656, "32,656": 32_656, "1T": 10**12, " 2K ": 2000, "1.5T": 15 * 10**11},
+    parse_params: {"13B": 13 * 10**9, "13e0": 13, "10000": 10**4, "32,656": 32_656, "7.5e9": 7_500_000_000},
+    parse_margin: {"5%": 0.05, "0.05": 0.05, "0": 0.0, "0 %": 0.0},
 }
 ASKED = {  # which cures an ambiguous text gets
-    parse_memory: {"80": ("80GB", "80MiB", "80B"), "81920": ("81920MiB",)},
+    parse_memory: {"80": ("80GB", "80MiB", "80B"), "81920": ("81920MiB",), "80Gb": ("80GB",), "1.5Tib": ("1.5TiB",)},
     parse_rate: {"400gb/s": ("400GB/s", "400Gb/s"), "400G": ("400GB/s", "400Gb/s"), "100kb/s": ("100KB/s", "100Kb/s"),
                  "50": ("50GB/s", "50Gb/s", "50B/s")},
     parse_flops: {"989": ("989TFLOPs", "989FLOPs")},
     parse_share: {"50": ("50%", "0.5"), "1.5": ("1.5%", "0.015")},
     parse_latency: {"10": ("10us", "10s")},
+    parse_params: {"13": ("13B", "13M", "13e0"), "7.5": ("7.5B", "7.5M"), "1,000": ("1,000B",)},
 }
 WRONG = {
     parse_memory: ("", "64 gigs", "80Gbit", "-5GB", "0GB", "nan", "inf", "1,2", "0.1B", "1e400", "9" * 400 + "GB", "G"),
     parse_rate: ("fast", "-1", "0", "nan", "1e400", "50 TFLOPs", "50GB/h"),
     parse_flops: ("many", "-1", "0", "50GB/s"), parse_share: ("half", "0", "-0.5", "150%", "150", "nan"),
     parse_seconds: ("soon", "-2", "nan", "inf", "10 minutes"), parse_latency: ("0", "nan"),
+    parse_params: ("0", "-7e9", "0.5B1"), parse_margin: ("100%", "1", "-5%", "much"),
     parse_count: ("0", "-1", "7.5", "1e-3", "nan", "inf", "1e400", "12 gigs", "", "B", "1e19"),
 }
 
@@ -120,7 +127,7 @@ def test_any_text_is_a_value_above_zero_or_a_config_error(text):
             value = parse(text)
         except ConfigError:
             continue
-        assert 0 < value <= 10**18 or (parse is parse_seconds and value == 0)
+        assert 0 < value <= 10**18 or (parse in (parse_seconds, parse_margin) and value == 0)
 
 
 def test_sizes_in_words():

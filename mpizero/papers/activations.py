@@ -1,9 +1,49 @@
-"""Activations in the papers' closed forms: ZeRO (arXiv:1910.02054) and ZeRO-Infinity (arXiv:2104.07857)."""
+"""Activations that are not counted here: the papers' closed forms, and what a GPT-2 leaves in PyTorch.
+
+ZeRO (arXiv:1910.02054), ZeRO-Infinity (arXiv:2104.07857), Korthikanti et al. (arXiv:2205.05198).
+
+[Note: What PyTorch keeps]
+Bytes per token of a block of width h with `a` heads, sequences of s tokens, 16-bit numbers, as autograd keeps them
+(tests/papers/golden_torch.py measures it):
+
+    16 values of h      2 x 16 h   both norms' inputs and outputs 8, q k v 6, attention's output 2, the MLP's 4 h before
+                                   and after GELU 16
+    flash attention     4 a        a float32 for each row of scores, which are not kept
+    eager attention     5 a s      softmax 2, its dropout's mask 1, what dropout leaves 2
+    dropout (eager)     2 h        the masks behind attention and MLP
+    statistics          16         mean and deviation of each norm, float32
+
+so 32 h with flash attention and no dropout, and Korthikanti's 34 h + 5 a s (sec. 4.1) for eager with dropout. The head
+keeps the last norm's output and the logits. The loss computes in float32, as Hugging Face and torchtitan do; when it is
+differentiated it holds three float32 numbers a logit: log-probabilities and two gradients. A fused one (that of
+flash-attention, Liger's, ours) writes the gradient over the logits.
+"""
 
 from __future__ import annotations
 
+from mpizero.dtypes import ITEMSIZE
+from mpizero.layout import ActivationBytes, SegmentBytes
+from mpizero.layout.models import INT64, GPTConfig
+
 # ZeRO sec. 6.1, 100B parameters, MP 16: half of what its formula gives, without a derivation
 PRINTED_100B_CHECKPOINTS, PRINTED_100B_PARTITIONED = 33 * 10**9, 2 * 10**9
+BLOCK_VALUES, FLOAT32 = 16, 4
+
+
+def pytorch(config: GPTConfig, shape: tuple[int, ...], dtype: str, *, eager: bool = False,
+            fused_loss: bool = False) -> ActivationBytes:
+    """Of a microbatch of `shape` (samples, tokens). eager: attention without flash, and dropout. See [Note: What
+    PyTorch keeps]."""
+    (batch, seq), size = shape, ITEMSIZE[dtype]
+    tokens, width, heads = batch * seq, config.d_model, config.heads
+    flow = tokens * width * size
+    attention = heads * seq * (2 * size + 1) + 2 * width if eager else FLOAT32 * heads
+    # its input is the first norm's; embedding's dropout keeps a mask as well
+    block = SegmentBytes(flow, (BLOCK_VALUES - 1) * flow + tokens * (attention + 4 * FLOAT32))
+    embedding = SegmentBytes(flow, tokens * width if eager else 0)
+    head = SegmentBytes(tokens * config.vocab * size, flow + tokens * 2 * FLOAT32)
+    loss = 2 * FLOAT32 * tokens if fused_loss else 3 * FLOAT32 * tokens * config.vocab
+    return ActivationBytes(INT64 * tokens, INT64 * tokens, (embedding, *[block] * config.layers, head), loss)
 
 
 def transformer_activations(hidden: int, batch: int, seq: int, layers: int) -> int:
@@ -15,12 +55,6 @@ def recompute_checkpoints(hidden: int, batch: int, seq: int, layers: int, interv
     """Bytes of float16 activations kept when every `interval`-th block keeps its input alone and the rest is computed
     again: 2 bsz seq hd nl / ci. ZeRO-Infinity sec. 3, eq. 3."""
     return 2 * batch * seq * hidden * layers // interval
-
-
-def recompute_working_memory(hidden: int, heads: int, batch: int, seq: int, interval: int = 1) -> int:
-    """AWM, bytes between two checkpoints while they are computed again: bsz seq ci (16 hd + 2 heads seq).
-    ZeRO-Infinity sec. 3, eq. 5."""
-    return batch * seq * interval * (16 * hidden + 2 * heads * seq)
 
 
 def partitioned(checkpoints: int, model_parallel: int) -> int | float:

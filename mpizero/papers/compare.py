@@ -1,6 +1,7 @@
 """What other programs and papers say a rank needs, beside ours, and why each differs.
 
-P parameters, N ranks, L parameters of the largest leaf module. DeepSpeed: estimate_zero2_model_states_mem_needs and
+P parameters, N ranks, L parameters of the largest leaf module. FSDP2: its note on memory, docs.pytorch.org
+(fully_shard), and arXiv:2304.11277, sec. 3.2.1. DeepSpeed: estimate_zero2_model_states_mem_needs and
 estimate_zero3_model_states_mem_needs. Megatron: its guide's page on the distributed optimizer. accelerate:
 estimate_training_usage, behind `accelerate estimate-memory`. Formulas as of 2025.
 """
@@ -10,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from fractions import Fraction
 
+from mpizero.dtypes import ITEMSIZE
 from mpizero.papers.states import plain, stage_bytes
 
 
@@ -51,6 +53,20 @@ def megatron(psi: int, ranks: int, stage: str, dtype: str) -> list[Estimate]:
             estimate("float32 gradients", 6, 12, "6 = 2 + 4: gradients are summed over microbatches in float32, whole")]
 
 
+def fsdp(psi: int, ranks: int, stage: str, dtype: str, largest_unit: int) -> Estimate | None:
+    """Of stages 2 and 3, with mixed precision: 16P/N of float32 shards; and while it works, stage 3 has two units whole
+    and one whole gradient, stage 2 (reshard_after_forward=False) all parameters and one gradient."""
+    if stage not in ("2", "3"):
+        return None
+    shared, size = Fraction(16 * psi, ranks), ITEMSIZE[dtype]
+    if stage == "3":
+        return Estimate("PyTorch FSDP2, fully_shard", plain(shared + 3 * size * largest_unit),
+                        "16 = 4 + 4 + 8: float32 parameters and gradients, two moments; its peak, so with a unit, the "
+                        "next, a gradient")
+    return Estimate("PyTorch FSDP2, no reshard", plain(shared + size * (psi + largest_unit)),
+                    "reshard_after_forward=False: 16 = 4 + 4 + 8 in float32 shards, and all parameters whole in a step")
+
+
 def accelerate(psi: int, dtype: str) -> Estimate:
     """The largest of what lives in four moments: loading, backward, optimizer states, step."""
     size = 4 * psi  # always starts from float32
@@ -72,8 +88,8 @@ def papers(psi: int, ranks: int, stage: str, dtype: str) -> list[Estimate]:
     return found
 
 
-def others(psi: int, ranks: int, stage: str, dtype: str, largest_leaf: int) -> list[Estimate]:
+def others(psi: int, ranks: int, stage: str, dtype: str, largest_leaf: int, largest_unit: int) -> list[Estimate]:
     """All of them, for one stage. None counts activations."""
-    other = deepspeed(psi, ranks, stage, largest_leaf)
-    return [*papers(psi, ranks, stage, dtype), *([other] if other else []), *megatron(psi, ranks, stage, dtype),
+    two = (fsdp(psi, ranks, stage, dtype, largest_unit), deepspeed(psi, ranks, stage, largest_leaf))
+    return [*papers(psi, ranks, stage, dtype), *(each for each in two if each), *megatron(psi, ranks, stage, dtype),
             accelerate(psi, dtype)]

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from mpizero.machine import Machine
+from mpizero.machine import BETWEEN_HOSTS, Machine, Route
 
 COLLECTIVES = 3  # of a fully sharded unit in a step: all-gather in forward, all-gather and reduce-scatter in backward
 
@@ -26,11 +26,12 @@ class Sizing:
     latency_seconds: float  # of which the messages would take if they were empty
 
 
-def sizing(label: str, sizes: Sequence[int], shards: int, itemsize: int, machine: Machine) -> Sizing:
-    """sizes: elements of each unit. Peak: sum(psi_i) / F + max psi_i."""
+def sizing(label: str, sizes: Sequence[int], shards: int, itemsize: int, machine: Machine,
+           route: Route = BETWEEN_HOSTS) -> Sizing:
+    """sizes: elements of each unit. route: of the rings. Peak: sum(psi_i) / F + max psi_i."""
     padded = [-(-size // shards) * shards for size in sizes]
     collectives = COLLECTIVES * len(sizes)
-    seconds = COLLECTIVES * sum(machine.ring_seconds(itemsize * size, shards) for size in padded)
+    seconds = COLLECTIVES * sum(machine.ring_seconds(itemsize * size, shards, route) for size in padded)
     return Sizing(label, len(sizes), max(padded), sum(padded) // shards + max(padded), collectives, seconds,
                   collectives * (shards - 1) * machine.alpha)
 
@@ -46,15 +47,16 @@ def cut(sizes: Iterable[int], parts: int) -> list[int]:
     return [piece for piece in pieces if piece]
 
 
-def choices(sizes: Sequence[int], shards: int, itemsize: int, machine: Machine) -> list[Sizing]:
+def choices(sizes: Sequence[int], shards: int, itemsize: int, machine: Machine,
+            route: Route = BETWEEN_HOSTS) -> list[Sizing]:
     """From one unit for the whole model to sixteen for each given size, by powers of two."""
-    rows = [sizing("the whole model", [sum(sizes)], shards, itemsize, machine)]
+    cuts = [("the whole model", [sum(sizes)])]
     count = 1
     while 2 * count < len(sizes):
         count *= 2
     while count > 1:
-        rows.append(sizing(f"{count} stages", merged(sizes, count), shards, itemsize, machine))
+        cuts.append((f"{count} stages", merged(sizes, count)))
         count //= 2
-    rows.append(sizing("a stage", list(sizes), shards, itemsize, machine))
-    rows += [sizing(f"1/{parts} of a stage", cut(sizes, parts), shards, itemsize, machine) for parts in (2, 4, 8, 16)]
-    return rows
+    cuts.append(("a stage", list(sizes)))
+    cuts += [(f"1/{parts} of a stage", cut(sizes, parts)) for parts in (2, 4, 8, 16)]
+    return [sizing(label, pieces, shards, itemsize, machine, route) for label, pieces in cuts]

@@ -1,9 +1,10 @@
 """Does the model fit, at which stage and with which offload, what does a step send, how long might it take, and which
 to choose. Every shard size that divides the ranks is tried, but for 1, which shards nothing, as stage 0 does.
 
-Bytes are exact plans (offload: of actions that no run executes yet; recompute: an estimate); what operators hold while
-they work is not in them. Seconds are an estimate: in each phase of a step the busiest resource counts, computing, links
-or memories; so they compare rows rather than foretell a run.
+Bytes of states are exact plans of a step that gathers and reduces beside computing, as its seconds assume (offload: of
+actions that no run executes yet). Activations are those of a program that is named: PyTorch's are an estimate. What
+operators hold while they work is in neither; a margin is kept free for it. Seconds are an estimate: in each phase of a
+step the busiest resource counts, computing, links or memories; so they compare rows rather than foretell a run.
 """
 
 from __future__ import annotations
@@ -13,94 +14,116 @@ from collections.abc import Mapping
 from typing import Any
 
 from mpizero.errors import ConfigError
-from mpizero.machine import LECTURE_TOKENS, Gpu
 from mpizero.papers.compare import others
 from mpizero.papers.states import stage_bytes
 from mpizero.plan.memory import show_compare
 from mpizero.plan.options import (
-    DTYPES, RATES, Options, add_machine, add_model, add_ranks, argument_type, count, gpu_of, machine_of, model_of,
-    spelled_text, wrapped,
+    DTYPES, Options, add_batch, add_model, add_ranks, argument_type, batch_of, count, model_of, spelled_text, wrapped,
 )
+from mpizero.plan.rates import RATES, add_machine, facts, gpu_of, machine_of, rates_text
 from mpizero.planner.fit import Row, rows
+from mpizero.planner.model import PROGRAMS, PlannedModel
 from mpizero.planner.question import Question
 from mpizero.planner.recommend import recommend, seconds
-from mpizero.quantities import in_units, parse_memory
+from mpizero.quantities import in_units, parse_margin, parse_memory
 from mpizero.text import counted, table
 
 HELP = "does it fit, and which stage, offload and shard size to choose"
 EXAMPLE = "fit --gpt 40,5120,40,32000 --context 4096 --ranks 64 --gpu h100"
+MARGIN = 0.05
+MARGIN_FOR = "the device's context, buffers of communication, operators at work and fragmentation"
 MEMORIES = {"device_memory": "device", "host_memory": "host", "nvme": "NVMe"}
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
     add_model(parser)
     add_ranks(parser)
-    for flag, default, letter, words in (
-            ("ranks-per-host", 8, "G", "ranks fill hosts in order"),
-            ("accumulation", 1, "A", "microbatches in a step"),
-            ("batch-size", 1, "B", "samples of a rank in a microbatch, with --gpt or mlp")):
-        parser.add_argument(f"--{flag}", type=argument_type(count), default=default, metavar=letter,
-                            help=f"{words} ({default})")
-    parser.add_argument("--tokens", type=argument_type(count), metavar="T",
-                        help=f"of a rank in a microbatch, with other models ({LECTURE_TOKENS})")
+    add_batch(parser)
+    parser.add_argument("--accumulation", type=argument_type(count), default=1, metavar="A",
+                        help="microbatches in a step (1)")
     parser.add_argument("--shard-size", type=argument_type(count), metavar="F",
                         help="ranks among which state is sharded in stages 1 to 3 (every size is tried)")
     for flag, words in (("device-memory", "of a rank, as 80GB or 80GiB (of --gpu)"), ("host-memory", "of a host"),
                         ("nvme", "of a host"),
-                        ("activations", "of a rank (--gpt, mlp: exact, from their shapes; else unknown)")):
+                        ("activations", "of a rank (--gpt, mlp: from their shapes; else unknown)")):
         parser.add_argument(f"--{flag}", type=argument_type(parse_memory), metavar="SIZE", help=words)
+    parser.add_argument("--activations-of", choices=list(PROGRAMS), metavar="PROGRAM", dest="program",
+                        help="whose, of a --gpt: pytorch (default), with flash attention; pytorch-eager; mpizero")
     parser.add_argument("--recompute", action="store_true", help="a third more computing, one input a block kept")
+    parser.add_argument("--fused-loss", action="store_true", help="its gradient takes the place of the logits")
+    parser.add_argument("--margin", type=argument_type(parse_margin), default=MARGIN, metavar="SHARE",
+                        help=f"of a device's memory to keep free ({MARGIN:.0%}), for {MARGIN_FOR}".replace("%", "%%"))
     parser.add_argument("--dtype", choices=DTYPES, default="float16", help="of parameters, gradients (float16)")
     parser.add_argument("--compare", action="store_true",
-                        help="what DeepSpeed, Megatron, accelerate and the papers say, and why")
+                        help="what FSDP2, DeepSpeed, Megatron, accelerate and the papers say, and why")
     add_machine(parser, *RATES)
 
 
 def answer(options: Options) -> dict[str, Any]:
     """Keys rows, recommended (stage, offload and shard_size; null if nothing fits), reason, machine, and what was
     asked. A row is of the best shard size; seconds_by_size has them all."""
-    gpu = gpu_of(options)
-    question = _question(options, gpu)
+    question = _question(options)
     found = rows(question)
     advice = recommend(question, found)
     best = advice.row and {"stage": advice.row.stage, "offload": advice.row.offload,
                            "shard_size": advice.row.shard_size}
-    repeated = ("ranks", "ranks_per_host", "dtype", "tokens", "accumulation", "recompute", *MEMORIES)
+    repeated = ("ranks", "ranks_per_host", "dtype", "batch_size", "tokens", "accumulation", "recompute", "fused_loss",
+                "margin", *MEMORIES)
     result: dict[str, Any] = {
         "model": question.model.name, "psi": question.model.spec.psi,
-        **{name: getattr(question, name) for name in repeated},
+        **{name: getattr(question, name) for name in repeated}, "activations_of": _program(question),
+        "terms": _terms(question), "attention_flops": question.model.gpt is not None,
         "rows": [_plain(question, row) for row in found], "recommended": best, "reason": spelled_text(advice.reason),
-        "machine": vars(question.machine), "peak_told": options["peak_flops"] is not None, "gpu": gpu and vars(gpu)}
+        **facts(options, *RATES)}
     if options["compare"]:
         result["compare"] = {row.stage: _compared(question, row) for row in found if row.offload == "none"}
     return result
 
 
-def _question(options: Options, gpu: Gpu | None) -> Question:
-    model = model_of(options)
-    known = model.spec.activations is not None
-    if known and options["tokens"] is not None:
-        raise ConfigError("--tokens is for models of which only a size is known; of this one say --batch-size, and "
-                          "--context with --gpt")
+def _question(options: Options) -> Question:
+    model, gpu = model_of(options), gpu_of(options)
     memory: int | None = options["device_memory"] or (None if gpu is None else gpu.memory)
     if memory is None:
         raise ConfigError("how much memory has a device? Add --device-memory, as in --device-memory 80GB, or --gpu, as "
                           "in --gpu h100")
-    same = ("ranks", "ranks_per_host", "host_memory", "nvme", "batch_size", "accumulation", "dtype", "shard_size",
-            "recompute", "activations")
-    return Question(
-        model, device_memory=memory, machine=machine_of(options), **{name: options[name] for name in same},
-        tokens=options["batch_size"] * model.context if known else options["tokens"] or LECTURE_TOKENS)
+    _check_program(options, model)
+    batch, tokens = batch_of(options, model)
+    same = ("ranks", "ranks_per_host", "host_memory", "nvme", "accumulation", "dtype", "shard_size", "recompute",
+            "activations", "program", "fused_loss", "margin")
+    return Question(model, device_memory=memory, machine=machine_of(options), batch_size=batch, tokens=tokens,
+                    **{name: options[name] for name in same})
+
+
+def _check_program(options: Options, model: PlannedModel) -> None:
+    program = options["program"]
+    if program is not None and program not in model.programs:
+        known = f"use {' or '.join(model.programs)}" if model.programs else "give its shapes by --gpt"
+        raise ConfigError(f"--activations-of {program} is not known of {model.name}: {known}")
+
+
+def _program(question: Question) -> str | None:
+    """Whose activations the rows have; None: told, or unknown."""
+    return None if question.table is None else question.program or question.model.programs[0]
+
+
+def _terms(question: Question) -> dict[str, int] | None:
+    """Of what activations consist, in bytes: blocks (all that they keep) and the end (last norm, logits, loss)."""
+    table = question.table
+    if table is None or question.model.gpt is None:
+        return None
+    block, head = table.segments[1], table.segments[-1]
+    return {"blocks": question.model.gpt.layers, "input_of_a_block": block.output, "block": block.kept + block.output,
+            "end": head.kept + head.output + table.loss_kept}
 
 
 def _plain(question: Question, row: Row) -> dict[str, Any]:
-    left = None if row.activations is None else question.device_memory - row.device_bytes
+    left = None if row.activations is None else question.room - row.device_bytes
     return {**vars(row), "lacks": list(row.lacks), "unknown": list(row.unknown), "fits": row.fits, "left_bytes": left}
 
 
 def _compared(question: Question, row: Row) -> dict[str, Any]:
     model, psi = question.model, question.model.spec.psi
-    found = others(psi, row.shard_size, row.stage, question.dtype, model.largest_leaf)
+    found = others(psi, row.shard_size, row.stage, question.dtype, model.largest_leaf, model.largest_unit)
     return {"after_backward": stage_bytes(psi, row.stage, row.shard_size, question.dtype), "peak": row.peak["device"],
             "others": [vars(estimate) for estimate in found]}
 
@@ -111,9 +134,12 @@ def _compared(question: Question, row: Row) -> dict[str, Any]:
 def show(answer: dict[str, Any]) -> str:
     memory = ", ".join(f"{words} {in_units(answer[key])}" for key, words in MEMORIES.items()
                        if answer[key] is not None)
+    margin = (f"{100 * answer['margin']:g} % of a device ({in_units(answer['margin'] * answer['device_memory'])}) are "
+              f"kept free, for {MARGIN_FOR}") if answer["margin"] else "no margin is kept free"
     parts = [_wrapped(f"{answer['model']}, psi = {answer['psi']:,}"),
-             _wrapped(f"{answer['ranks']:,} ranks, {answer['ranks_per_host']:,} a host; {answer['dtype']}; "
-                      f"{answer['tokens']:,} tokens x {answer['accumulation']} a rank and step; {memory}"),
+             _wrapped(f"{counted(answer['ranks'], 'rank')}, {answer['ranks_per_host']:,} a host; {answer['dtype']}; "
+                      f"{answer['tokens']:,} tokens x {answer['accumulation']} a rank and step; {memory}; {margin}"),
+             *([_wrapped(_activations(answer))] if answer["activations_of"] else []),
              _show_rows(answer["rows"]), _wrapped(_legend(answer)), _wrapped(_machine(answer)),
              _wrapped(f"{'Recommended' if answer['recommended'] else 'No recommendation'}: {answer['reason']}.")]
     for stage, entry in answer.get("compare", {}).items():
@@ -121,14 +147,26 @@ def show(answer: dict[str, Any]) -> str:
     return "\n\n".join(parts)
 
 
+def _activations(answer: Mapping[str, Any]) -> str:
+    """Whose they are, and of what they consist."""
+    terms, again = answer["terms"], " Recompute is an estimate." if answer["recompute"] else ""
+    text = f"Activations are {PROGRAMS[answer['activations_of']]} (--activations-of {answer['activations_of']})"
+    if terms is None:
+        return f"{text}.{again}"
+    blocks, loss = counted(terms["blocks"], "block"), "a fused loss" if answer["fused_loss"] else "loss"
+    kept = (f"{blocks} keep an input of {in_units(terms['input_of_a_block'])}, and one is made anew, "
+            if answer["recompute"] else f"{blocks} of ")
+    return f"{text}: {kept}{in_units(terms['block'])}; last norm, logits and {loss} {in_units(terms['end'])}.{again}"
+
+
 def _show_rows(found: list[dict[str, Any]]) -> str:
     fits = {True: "yes", False: "NO", None: "?"}
     body = [[row["stage"], row["offload"], f"{row['shard_size']:,}",
              in_units(row["device_bytes"]) + (" + ?" if row["activations"] is None else ""),
-             _or_nothing(row["peak"]["host"]), _or_nothing(row["peak"]["nvme"]), _or_nothing(row["inter_host_bytes"]),
+             _or_nothing(row["peak"]["host"]), _or_nothing(row["peak"]["nvme"]), _or_nothing(row["host_bytes"]),
              *(seconds(row[key]) for key in ("compute_seconds", "exposed_seconds", "seconds")), fits[row["fits"]]]
             for row in found]
-    names = ["stage", "offload", "F", "device", "host", "NVMe", "to hosts", "own s", "exposed s", "step s", "fits"]
+    names = ["stage", "offload", "F", "device", "host", "NVMe", "out of host", "own s", "exposed s", "step s", "fits"]
     return table(names, body, right=names[2:-1])
 
 
@@ -138,16 +176,15 @@ def _or_nothing(nbytes: int) -> str:
 
 def _legend(answer: Mapping[str, Any]) -> str:
     sizes = list(dict.fromkeys(row["activations"] for row in answer["rows"]))
-    kept = ("the states; + ?: activations, unknown for this model" if sizes == [None] else
-            f"states and activations together ({', '.join(map(in_units, sizes))} of the latter"
-            f"{', an estimate' if answer['recompute'] else ''})")
+    kept = ("states, gathered one unit ahead; + ?: activations, unknown for this model" if sizes == [None] else
+            f"states, gathered one unit ahead, and activations ({', '.join(map(in_units, sizes))} of the latter)")
     tried = max(len(row["seconds_by_size"]) for row in answer["rows"])
     return (f"F: ranks that share one copy of the states, the best of {counted(tried, 'size')}. Device: the most on a "
-            f"rank's, of {kept}; what operators hold while they work is not in it. Host, NVMe: peaks of "
-            "a rank; the ranks of a host share its memory. To hosts: sent between hosts in a step by the rank that "
-            "sends most there. Own: the device's own work, computing and update; exposed: what the step waits for "
-            f"beyond it. Fits ?: depends on what was not told{_untold(answer)}. Offload: planned, from actions that no "
-            "run executes yet.")
+            f"rank's, of {kept}. Host, NVMe: peaks of a rank; the ranks of a host share its "
+            "memory. Out of host: sent to other hosts in a step by the busiest host, all its ranks together. Own: the "
+            "device's own work, computing and update; exposed: what the step waits for beyond it. "
+            f"Fits ?: depends on what was not told{_untold(answer)}. Offload: planned, from actions that no run "
+            "executes yet.")
 
 
 def _untold(answer: Mapping[str, Any]) -> str:
@@ -157,21 +194,12 @@ def _untold(answer: Mapping[str, Any]) -> str:
 
 
 def _machine(answer: Mapping[str, Any]) -> str:
-    machine, gpu = answer["machine"], answer["gpu"]
-    speeds = (("inter_bandwidth", "between hosts"), ("intra_bandwidth", "inside"),
-              ("memory_bandwidth", "of device memory"), ("host_bandwidth", "to the host"),
-              ("nvme_bandwidth", "to NVMe"))
-    source = f" {gpu['name']} as in {gpu['source']}, where flags do not say otherwise." if gpu else ""
-    return (f"Seconds are an estimate for {machine['peak_flops'] / 1e12:g} TFLOP/s at "
-            f"{100 * machine['efficiency']:g} %, "
-            + "".join(f"{in_units(machine[name])}/s {words}, " for name, words in speeds)
-            + f"{1e6 * machine['alpha']:g} us a message, {machine['host_adam'] / 1e9:.2f}B parameters a second updated "
-              f"by a host's CPUs.{source}{_of_16_bits(answer)}")
-
-
-def _of_16_bits(answer: Mapping[str, Any]) -> str:
-    known = answer["dtype"] != "float32" or answer["peak_told"]
-    return "" if known else " The peak is of 16-bit operands: give --peak-flops of float32."
+    work = ("6 psi + 12 L h s operations a token, attention's scores included" if answer["attention_flops"] else
+            "6 psi operations a token; attention's scores, of which a bare size tells nothing, are left out")
+    gpu = f" on {answer['gpu']}" if answer["gpu"] else ", where flags say nothing of an H100"
+    wrong = answer["dtype"] == "float32" and answer["sources"]["peak_flops"] != "flags"
+    of_16_bits = " The peak is of 16-bit operands: give --peak-flops of float32." if wrong else ""
+    return f"Seconds are an estimate{gpu}: {work}. {rates_text(answer)}{of_16_bits}"
 
 
 def _wrapped(text: str) -> str:

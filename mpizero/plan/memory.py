@@ -11,14 +11,15 @@ from mpizero.papers.activations import recompute_checkpoints, transformer_activa
 from mpizero.papers.compare import others
 from mpizero.papers.states import form_text, stage_bytes
 from mpizero.plan.options import (
-    WIDTH, Options, add_model, add_step, argument_type, count, described, head, step_of, wrapped,
+    WIDTH, Options, add_batch, add_model, add_step, batch_of, described, head, step_of, wrapped,
 )
+from mpizero.plan.rates import add_gpu, gpu_of
 from mpizero.planner import MemoryPlan, formula_after_backward, plan_memory
-from mpizero.planner.model import PlannedModel
+from mpizero.planner.model import OURS, PROGRAMS, PlannedModel
 from mpizero.quantities import in_units
 from mpizero.schedule import Setup
 from mpizero.schedule import show as show_action
-from mpizero.text import table
+from mpizero.text import counted, table
 
 HELP = "bytes of a rank, by kind"
 EXAMPLE = "memory --params 7.5e9 --ranks 64 --stage 2 --compare"
@@ -27,26 +28,28 @@ EXAMPLE = "memory --params 7.5e9 --ranks 64 --stage 2 --compare"
 def add_flags(parser: argparse.ArgumentParser) -> None:
     add_model(parser)
     add_step(parser)
-    parser.add_argument("--batch-size", type=argument_type(count), metavar="B",
-                        help="samples of a rank: adds activations (--gpt, --model mlp)")
+    add_batch(parser, "adds activations of --gpt or --model mlp")
+    add_gpu(parser, "how much of its memory is left")
     parser.add_argument("--actions", action="store_true", help="the bytes after every action of the step")
     parser.add_argument("--compare", action="store_true",
-                        help="what DeepSpeed, Megatron, accelerate and the papers say, and why")
+                        help="what FSDP2, DeepSpeed, Megatron, accelerate and the papers say, and why")
 
 
 def answer(options: Options) -> dict[str, Any]:
     """Keys at_rest, after_backward, peak, by_kind, formula, and what was asked."""
     model, step = step_of(options)
     plan = plan_memory(step.lists.step(), step.geometry)
-    found = {**described(model, step), **_states(plan), **_formulas(step)}
-    if options["batch_size"] is not None:
-        found["activations"] = _activations(model, step, options["batch_size"])
+    found, gpu = {**described(model, step), **_states(plan), **_formulas(step)}, gpu_of(options)
+    if gpu is not None:
+        found["gpu"] = {"name": gpu.name, "memory": gpu.memory, "left_bytes": gpu.memory - plan.peak_bytes}
+    if options["batch_size"] is not None or options["tokens"] is not None:
+        found["activations"] = _activations(model, step, batch_of(options, model)[0])
     if options["actions"]:
         found["actions"] = [{"action": show_action(point.action), "live": sum(point.live.values()),
                              "peak": point.peak_bytes, **point.live} for point in plan.points]
     if options["compare"]:
         estimates = others(model.spec.psi, step.geometry.shards, step.settings.stage, step.geometry.dtype,
-                           model.largest_leaf)
+                           model.largest_leaf, model.largest_unit)
         found["compare"] = [vars(estimate) for estimate in estimates]
     return found
 
@@ -67,13 +70,16 @@ def _formulas(step: Setup) -> dict[str, Any]:
 
 
 def _activations(model: PlannedModel, step: Setup, batch: int) -> dict[str, Any] | None:
-    """Exact bytes over the same actions, and a transformer's closed forms. None where only a size is known."""
-    if model.spec.activations is None:
+    """Exact bytes over the same actions; what other programs would keep; closed forms of a transformer. None where only
+    a size is known."""
+    if not model.programs:
         return None
-    each, context = model.spec.activations(model.shape(batch), step.geometry.dtype), model.context
-    points = plan_memory(step.lists.step(), step.geometry, each).points
-    found: dict[str, Any] = {"batch_size": batch, "context": context, "after_forward": each.after_forward,
-                             "peak": max(point.live[ACTIVATION] for point in points)}
+    tables = {program: model.activations(program, batch, step.geometry.dtype) for program in model.programs}
+    plans = {program: plan_memory(step.lists.step(), step.geometry, each) for program, each in tables.items()}
+    peaks = {program: max(point.live[ACTIVATION] for point in plan.points) for program, plan in plans.items()}
+    context = model.context
+    found: dict[str, Any] = {"batch_size": batch, "context": context, "after_forward": tables[OURS].after_forward,
+                             "peak": peaks[OURS], "peak_of": peaks}
     if model.gpt is not None:
         sizes = (model.gpt.d_model, batch, context, model.gpt.layers)
         found["formula"] = step.geometry.itemsize * transformer_activations(*sizes)
@@ -96,6 +102,8 @@ def show(answer: dict[str, Any]) -> str:
                           f"{equal}."))]
     if answer["formula"] != answer["formula_without_padding"]:
         parts[-1] += f"\nThe same without padding: {answer['formula_without_padding']:,} bytes."
+    if "gpu" in answer:
+        parts[2] += f"\nOn {answer['gpu']['name']} the peak leaves {_left(answer['gpu']['left_bytes'])}."
     if "activations" in answer:
         parts.append(_show_activations(answer["activations"]))
     if "actions" in answer:
@@ -109,12 +117,17 @@ def show(answer: dict[str, Any]) -> str:
 def _show_activations(found: dict[str, Any] | None) -> str:
     if found is None:
         return "activations: of this model only the size is known; use --gpt or --model mlp"
-    rows = [["between forward and backward, exact", found["after_forward"]],
-            ["peak over the actions, exact", found["peak"]]]
+    rows = [["mpizero's own, between forward and backward, exact", found["after_forward"]],
+            *([f"peak: {PROGRAMS[program]}", nbytes] for program, nbytes in found["peak_of"].items())]
     if "formula" in found:
         rows += [["12 hd batch seq layers elements (ZeRO)", found["formula"]],
                  ["with recompute, 2 bsz seq hd nl (ZeRO-Infinity)", found["recompute_formula"]]]
-    return table([f"activations, {found['batch_size']} samples of {found['context']} tokens", "bytes"], rows)
+    samples, tokens = counted(found["batch_size"], "sample"), counted(found["context"], "token")
+    return table([f"activations, {samples} of {tokens}", "bytes"], rows)
+
+
+def _left(nbytes: int) -> str:
+    return f"{in_units(nbytes)} for activations and the rest" if nbytes > 0 else f"{in_units(-nbytes)} too little"
 
 
 def show_compare(estimates: list[dict[str, Any]], after_backward: int, peak: int) -> str:

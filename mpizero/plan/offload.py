@@ -1,6 +1,7 @@
 """Model states off the device: which, at what bandwidth, how large a model, and how long a step.
 
-ZeRO-Offload and ZeRO-Infinity. Without a flag all sections are answered.
+ZeRO-Offload and ZeRO-Infinity. Without a flag all sections are answered. Bandwidths, loading and largest models are
+the papers' own, of V100s; the seconds of a step are of --gpu and its flags.
 """
 
 from __future__ import annotations
@@ -10,13 +11,15 @@ from collections.abc import Callable
 from typing import Any
 
 from mpizero.papers import intensity, partition
-from mpizero.papers.offload import PUBLISHED_DELAYED, PUBLISHED_PARAMS, PUBLISHED_UPDATE, offload_step
+from mpizero.papers.offload import PUBLISHED_DELAYED, PUBLISHED_PARAMS, PUBLISHED_UPDATE, V100, offload_step
 from mpizero.plan.options import Options, argument_type, count, wrapped
+from mpizero.plan.rates import add_machine, machine_of
 from mpizero.quantities import in_units, parse_count
 from mpizero.text import table
 
 HELP = "which states may leave the device, and what bandwidth that takes"
 EXAMPLE = "offload --partitions"
+RATES = ("peak_flops", "efficiency", "host_bandwidth", "host_adam")
 BATCHES = (1, 2, 4, 8, 16, 32)
 RANKS = (1, 4, 8, 16, 64)
 SECTIONS = {
@@ -33,6 +36,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         parser.add_argument(f"--{name}", action="store_true", help=help_text)
     parser.add_argument("--params", type=argument_type(parse_count), metavar="M",
                         help="of the model (partitions 1: bytes per parameter; step 10e9)")
+    add_machine(parser, *RATES)
     parser.add_argument("--seq", type=argument_type(count), default=intensity.SEQ, metavar="T",
                         help=f"tokens of a sample ({intensity.SEQ})")
 
@@ -75,9 +79,10 @@ def _largest(options: Options) -> dict[str, Any]:
 
 
 def _step(options: Options) -> dict[str, Any]:
-    steps = [offload_step(options["params"] or PUBLISHED_PARAMS, batch, options["seq"]) for batch in BATCHES]
+    machine = machine_of(options, V100)
+    steps = [offload_step(options["params"] or PUBLISHED_PARAMS, batch, options["seq"], machine) for batch in BATCHES]
     return {"step": [{**vars(step), "seconds": step.seconds, "delayed_seconds": step.delayed_seconds,
-                      "gain": step.gain} for step in steps],
+                      "gain": step.gain} for step in steps], "machine": vars(machine),
             "published_update_seconds": PUBLISHED_UPDATE, "published_delayed_gain": list(PUBLISHED_DELAYED)}
 
 
@@ -128,10 +133,12 @@ def _billions(value: float) -> str:
 def _show_step(answer: dict[str, Any]) -> str:
     columns = ("batch", "forward", "backward", "down", "update", "up", "seconds", "delayed_seconds", "gain")
     rows = [[*(row[key] for key in columns), row["flops"] / row["seconds"] / 1e12] for row in answer["step"]]
-    low, high = answer["published_delayed_gain"]
+    (low, high), machine = answer["published_delayed_gain"], answer["machine"]
     published = ", ".join(f"{name} {seconds:g} s" for name, seconds in answer["published_update_seconds"].items())
     return "\n".join([
         table(["batch", "forward", "backward", "down", "update", "up", "step", "delayed", "gain", "TFLOP/s"], rows),
-        *wrapped(f"Seconds, an estimate: {answer['step'][0]['params'] / 1e9:g}B parameters on a V100 at half its peak, "
-                 f"recompute, PCIe {in_units(intensity.PCIE)}/s. Published for 10B: {published}; delayed update {low} "
-                 f"to {high} times faster at batch 8.")])
+        *wrapped(f"Seconds, an estimate: {answer['step'][0]['params'] / 1e9:g}B parameters with recompute, at "
+                 f"{100 * machine['efficiency']:g} % of {machine['peak_flops'] / 1e12:g} TFLOP/s, PCIe "
+                 f"{in_units(machine['host_bandwidth'])}/s, {machine['host_adam'] / 1e9:.2f}B parameters a second "
+                 "updated by the CPUs (unless flags or --gpu say otherwise a V100 as the papers have it). "
+                 f"Published for 10B on a V100: {published}; delayed update {low} to {high} times faster at batch 8.")])

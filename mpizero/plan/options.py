@@ -11,32 +11,22 @@ from typing import Any, TypeVar
 
 from mpizero.cli import FLAGS
 from mpizero.errors import ConfigError
-from mpizero.machine import GPUS, Gpu, Machine
+from mpizero.machine import LECTURE_TOKENS
 from mpizero.planner.model import UNITS, PlannedModel, blocks, flat, gpt, mlp
-from mpizero.quantities import in_units, parse_count, parse_flops, parse_latency, parse_rate, parse_share
+from mpizero.quantities import parse_params
 from mpizero.schedule import Setup, StepSettings, set_up
+from mpizero.text import counted
 
 Options = Mapping[str, Any]
+Parser = argparse.ArgumentParser | argparse._ArgumentGroup
 T = TypeVar("T")
 
 MODELS: dict[str, Callable[[], PlannedModel]] = {"mlp": mlp, "13b": blocks}
 DTYPES = ("float16", "bfloat16", "float32")
 MOST = 10**6  # ranks, units, layers: beyond, a plan takes long and is of no use
+RANKS_PER_HOST = 8
 WIDTH = 100  # columns of what people read
 SETTINGS = tuple(field.name for field in fields(StepSettings))
-RATES: dict[str, tuple[Callable[[str], float], str]] = {  # field of Machine -> how its flag is read, what it says
-    "peak_flops": (parse_flops, "operations a second of a device, as 989TFLOPs"),
-    "efficiency": (parse_share, "share of it that a model reaches, as 50%%"),
-    "alpha": (parse_latency, "seconds that a message takes however short, as 10us"),
-    "inter_bandwidth": (parse_rate, "of a rank between hosts, as 50GB/s or 400Gb/s"),
-    "intra_bandwidth": (parse_rate, "the same inside a host"),
-    "memory_bandwidth": (parse_rate, "of the device's memory"),
-    "host_bandwidth": (parse_rate, "between device and host, each way"),
-    "nvme_bandwidth": (parse_rate, "of a rank to NVMe"),
-    "host_adam": (lambda text: float(parse_count(text.removesuffix("/s"))),
-                  "parameters a second that the CPUs of a host update"),
-}
-
 
 # -- types of flags: text -> value, or a ConfigError with the cure ----------------------------------------------------
 
@@ -74,7 +64,7 @@ def _gpt_sizes(text: str) -> tuple[int, int, int, int]:
 def add_model(parser: argparse.ArgumentParser, required: bool = True) -> None:
     """Which model, one of three ways."""
     which = parser.add_mutually_exclusive_group(required=required)
-    which.add_argument("--params", type=argument_type(parse_count), metavar="N",
+    which.add_argument("--params", type=argument_type(parse_params), metavar="N",
                        help="a bare number of parameters, as 7.5e9 or 7.5B")
     which.add_argument("--gpt", type=argument_type(_gpt_sizes), metavar="LAYERS,D,HEADS,VOCAB",
                        help="GPT-2's shapes, tied, as 24,1024,16,50257")
@@ -83,7 +73,7 @@ def add_model(parser: argparse.ArgumentParser, required: bool = True) -> None:
     parser.add_argument("--units", type=argument_type(count), metavar="K",
                         help=f"with --params: units of equal size ({UNITS})")
     parser.add_argument("--context", type=argument_type(count), default=1024, metavar="T",
-                        help="with --gpt: positions, tokens of a sample (1024)")
+                        help="tokens of a sample; with --gpt: its positions (1024)")
 
 
 def model_of(options: Options) -> PlannedModel:
@@ -99,8 +89,35 @@ def model_of(options: Options) -> PlannedModel:
     return MODELS[options["model"]]()
 
 
-def add_ranks(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--ranks", type=argument_type(count), required=True, metavar="N", help="how many, as mpirun -n")
+def add_ranks(parser: Parser, required: bool = True) -> None:
+    parser.add_argument("--ranks", type=argument_type(count), required=required, metavar="N",
+                        help="how many, as mpirun -n")
+    parser.add_argument("--ranks-per-host", type=argument_type(count), default=RANKS_PER_HOST, metavar="G",
+                        help=f"ranks fill hosts in order ({RANKS_PER_HOST})")
+
+
+def add_batch(parser: Parser, words: str = "1") -> None:
+    """How much a rank computes in a microbatch. words: what --batch-size is unless it is given."""
+    parser.add_argument("--batch-size", type=argument_type(count), metavar="B",
+                        help=f"samples of a rank in a microbatch ({words})")
+    parser.add_argument("--tokens", type=argument_type(count), metavar="T",
+                        help=f"the same in tokens (batch size x context; of a bare size {LECTURE_TOKENS:,})")
+
+
+def batch_of(options: Options, model: PlannedModel) -> tuple[int, int]:
+    """(samples, tokens) of a rank in a microbatch. ConfigError where both are told and disagree, or tokens are no whole
+    samples."""
+    batch, tokens, context = options["batch_size"], options["tokens"], model.context
+    if not model.programs:  # of a bare size only tokens count
+        context = options["context"]
+        if batch is None:
+            return 1, tokens or LECTURE_TOKENS
+    if tokens is None:
+        return batch or 1, (batch or 1) * context
+    if tokens % context or batch not in (None, tokens // context):
+        raise ConfigError(f"--tokens {tokens} are not {batch or 'whole'} samples of {counted(context, 'token')}: say "
+                          "--batch-size, and --context with --gpt")
+    return tokens // context, tokens
 
 
 def add_step(parser: argparse.ArgumentParser) -> None:
@@ -115,31 +132,6 @@ def step_of(options: Options) -> tuple[PlannedModel, Setup]:
     """What `add_model`'s and `add_step`'s flags stand for: the very lists that a run would execute."""
     model, settings = model_of(options), StepSettings(**{name: options[name] for name in SETTINGS})
     return model, set_up(model.spec, options["ranks"], settings, dtype=options["dtype"])
-
-
-def add_machine(parser: argparse.ArgumentParser, *names: str) -> None:
-    """Flags for the rates of a machine, on which estimates of time depend."""
-    if "peak_flops" in names:
-        parser.add_argument("--gpu", choices=list(GPUS), help="rates from its data sheet; other flags win")
-    for field in fields(Machine):
-        if field.name in names:
-            read, words = RATES[field.name]
-            default: float = field.default  # type: ignore[assignment]  # a field need not have one; these do
-            shown = f"{in_units(default)}/s" if read is parse_rate else f"{default:.3g}"
-            parser.add_argument("--" + field.name.replace("_", "-"), type=argument_type(read), metavar="X",
-                                help=f"{words} ({shown})")
-
-
-def gpu_of(options: Options) -> Gpu | None:
-    """What --gpu names."""
-    return GPUS.get(options.get("gpu") or "")
-
-
-def machine_of(options: Options) -> Machine:
-    """What `add_machine`'s flags say; where they say nothing the GPU's data sheet, then the defaults."""
-    gpu = gpu_of(options)
-    told = {field.name: options.get(field.name) or getattr(gpu, field.name, None) for field in fields(Machine)}
-    return Machine(**{name: value for name, value in told.items() if value is not None})
 
 
 # -- what all answers share -------------------------------------------------------------------------------------------
@@ -159,10 +151,10 @@ def head(answer: Mapping[str, Any]) -> str:
              for name in SETTINGS if name not in ("stage", "shard_size")
              if answer[name] and (name, answer[name]) != ("accumulation", 1)]
     padding = answer["padded_psi"] - answer["psi"]
-    mesh = f"{answer['ranks']:,} ranks = {answer['replicas']:,} x {answer['shard_size']:,} (replicas x shards)"
+    mesh = f"{counted(answer['ranks'], 'rank')} = {answer['replicas']:,} x {answer['shard_size']:,} (replicas x shards)"
     return "\n".join([
         answer["model"],
-        f"psi = {answer['psi']:,} parameters in {answer['units']:,} units, {padding:,} elements of padding",
+        f"psi = {answer['psi']:,} parameters in {counted(answer['units'], 'unit')}, {padding:,} elements of padding",
         *wrapped(", ".join([f"stage {answer['stage']} in {answer['dtype']}", mesh, *steps]))])
 
 

@@ -1,7 +1,8 @@
-"""When each action would run on a device with two streams, for compute and communication: fully sharded, no update.
+"""When each action would run on a device with two streams, for compute and communication.
 
-Durations by hand (the defaults are the example of the lecture, CMU 15-779 Fall 2025, lecture 13: four units, the last
-one kept between forward and backward), or of a model on a machine: --model 13b --ranks 64.
+Durations by hand, of forward and backward, fully sharded (the defaults are the example of the lecture, CMU 15-779 Fall
+2025, lecture 13: four units, the last one kept between forward and backward); or a whole step of a model on a machine,
+priced as `plan fit` prices it: --model 13b --ranks 64.
 """
 
 from __future__ import annotations
@@ -11,23 +12,29 @@ import math
 from typing import Any
 
 from mpizero.errors import ConfigError
-from mpizero.machine import LECTURE_TOKENS
-from mpizero.plan.options import Options, add_machine, add_model, argument_type, count, machine_of, model_of, wrapped
+from mpizero.plan.options import (
+    DTYPES, Options, add_batch, add_model, add_ranks, argument_type, batch_of, count, model_of, wrapped,
+)
+from mpizero.plan.rates import COMPUTE, LINKS, add_machine, facts, machine_of, rates_text
 from mpizero.planner.costs import Costs, machine_costs
-from mpizero.planner.model import GRAIN, PlannedModel, flat
+from mpizero.planner.model import GRAIN, flat
 from mpizero.planner.timeline import LEGEND, Timeline, gantt, simulate
 from mpizero.quantities import parse_seconds
 from mpizero.report.timeline import plot
-from mpizero.schedule import StepSettings, set_up
+from mpizero.schedule import Setup, StepSettings, set_up
+from mpizero.text import counted
 
 HELP = "when each action would run, with and without prefetch"
 EXAMPLE = "timeline --units 4 --limit 2 --no-backward-prefetch"
 BY_HAND = {"forward": 2.0, "backward": 4.0, "all_gather": 1.5, "reduce_scatter": 1.5}  # seconds of one unit
 UNITS, RANKS = 4, 2  # of a timeline by hand
+LIMIT = 2  # gathered units: one computes while the next is gathered, as FSDP's limit_all_gathers allows
+STAGES = ("0", "1", "2", "3")
 COLUMNS = 88  # of a chart's row
 HEAD = len("compute |")  # in front of it
 MOST_COLUMNS = 10**5
 MOST_ROWS = 12  # of a chart that is folded; of a longer one the first and the last are shown
+RATES = (*COMPUTE, *LINKS)
 BRIEF = 0.1  # that share of the actions, the shortest, may be too short for their labels
 
 
@@ -41,15 +48,21 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
                         help="gather for a backward only when the one before is reduced")
     parser.add_argument("--forward-prefetch", type=argument_type(_depth), default=0, metavar="DEPTH",
                         help="segments gathered ahead in forward (0)")
-    parser.add_argument("--limit", type=argument_type(count), metavar="K",
-                        help="gathered units that may hold memory at once (no limit)")
+    parser.add_argument("--limit", type=argument_type(_depth), default=LIMIT, metavar="K",
+                        help=f"gathered units that may hold memory at once ({LIMIT}, as FSDP's; 0: no limit)")
     parser.add_argument("--issue", type=argument_type(parse_seconds), default=0.0, metavar="SECONDS",
                         help="that the CPU takes to issue an action (0)")
-    parser.add_argument("--ranks", type=argument_type(count), metavar="N", help="with a model: ranks that share it")
-    parser.add_argument("--tokens", type=argument_type(count), default=LECTURE_TOKENS, metavar="T",
-                        help=f"with a model ({LECTURE_TOKENS})")
+    for_model = parser.add_argument_group("with a model")
+    add_ranks(for_model, required=False)
+    add_batch(for_model)
+    for_model.add_argument("--stage", choices=STAGES, default="3", help="what is sharded (3)")
+    for_model.add_argument("--shard-size", type=argument_type(count), metavar="F",
+                           help="ranks among which state is sharded (all)")
+    for_model.add_argument("--accumulation", type=argument_type(count), default=1, metavar="A",
+                           help="microbatches in a step (1)")
+    for_model.add_argument("--dtype", choices=DTYPES, default="float16", help="of parameters, gradients (float16)")
+    add_machine(for_model, *RATES)
     parser.add_argument("--plot", metavar="FILE", help="draw it as .png or .svg (needs matplotlib: extra plot)")
-    add_machine(parser, "peak_flops", "efficiency", "alpha", "inter_bandwidth")
 
 
 def _depth(text: str) -> int:
@@ -59,15 +72,12 @@ def _depth(text: str) -> int:
 def answer(options: Options) -> dict[str, Any]:
     """Keys finish, compute, peak_gathered, events, gantt, and what was asked. Durations are null where a model gives
     them."""
-    model, ranks, asked = _asked(options)
-    ahead = 0 if options["no_overlap"] or options["no_backward_prefetch"] else 1
-    settings = StepSettings("3", backward_prefetch=ahead, forward_prefetch=options["forward_prefetch"],
-                            keep_last_unit=True)
-    step = set_up(model.spec, ranks, settings)
-    costs = (Costs(**{name: asked[name] for name in BY_HAND}) if asked["model"] is None
-             else machine_costs(step.geometry, machine_of(options), options["tokens"]))
-    timeline = simulate(step.lists.accumulate, step.geometry, costs, limit=options["limit"],
-                        overlap=not options["no_overlap"], issue_seconds=options["issue"])
+    by_hand = all(options[name] is None for name in ("params", "gpt", "model"))
+    step, costs, asked = (_by_hand if by_hand else _of_model)(options)
+    # a step that is timed by hand ends with backward
+    timeline = simulate(step.lists.accumulate if by_hand else step.lists.step(), step.geometry, costs,
+                        limit=options["limit"] or None, overlap=not options["no_overlap"],
+                        issue_seconds=options["issue"])
     if options["plot"] is not None:
         plot(timeline, options["plot"])
     switches = ("limit", "issue", "no_overlap", "no_backward_prefetch", "forward_prefetch", "plot")
@@ -75,26 +85,43 @@ def answer(options: Options) -> dict[str, Any]:
             **timeline.data(), "gantt": _chart(timeline)}
 
 
-def _asked(options: Options) -> tuple[PlannedModel, int, dict[str, Any]]:
-    """What is played on how many ranks, and the same in words."""
-    given = {name: options[name] for name in BY_HAND}
-    if all(options[name] is None for name in ("params", "gpt", "model")):
-        units = options["units"] or UNITS
-        seconds = {name: BY_HAND[name] if value is None else value for name, value in given.items()}
-        return flat(units * GRAIN, units), RANKS, {"model": None, **seconds}
+def _settings(options: Options, **more: Any) -> StepSettings:
+    ahead = 0 if options["no_overlap"] or options["no_backward_prefetch"] else 1
+    return StepSettings(backward_prefetch=ahead, forward_prefetch=options["forward_prefetch"], keep_last_unit=True,
+                        **more)
+
+
+def _by_hand(options: Options) -> tuple[Setup, Costs, dict[str, Any]]:
+    """The step, its durations, and what was asked."""
+    units = options["units"] or UNITS
+    seconds = {name: BY_HAND[name] if options[name] is None else options[name] for name in BY_HAND}
+    return set_up(flat(units * GRAIN, units).spec, RANKS, _settings(options, stage="3")), Costs(**seconds), {
+        "model": None, **seconds}
+
+
+def _of_model(options: Options) -> tuple[Setup, Costs, dict[str, Any]]:
+    """The same of a model."""
     if options["ranks"] is None:
         raise ConfigError("a model's durations depend on how many ranks share it: add --ranks, as in --ranks 64")
-    for name, value in given.items():
-        if value is not None:
+    for name in BY_HAND:
+        if options[name] is not None:
             raise ConfigError(f"--{name.replace('_', '-')} is for a timeline without a model, which brings its own: "
                               "leave one out")
-    model, ranks = model_of(options), options["ranks"]
-    return model, ranks, {"model": model.name, "ranks": ranks, "tokens": options["tokens"], **given}
+    model = model_of(options)
+    _, tokens = batch_of(options, model)
+    step = set_up(model.spec, options["ranks"], dtype=options["dtype"],
+                  settings=_settings(options, stage=options["stage"], shard_size=options["shard_size"],
+                                     accumulation=options["accumulation"]))
+    costs = machine_costs(model, step.geometry, machine_of(options), tokens, options["ranks_per_host"])
+    same = ("ranks", "ranks_per_host", "stage", "accumulation", "dtype", *BY_HAND)
+    return step, costs, {"model": model.name, **{name: options[name] for name in same}, "tokens": tokens,
+                         "shard_size": step.geometry.shards, **facts(options, *RATES)}
 
 
 def _chart(timeline: Timeline) -> list[str]:
     """Rows of COLUMNS, one under the other like lines of a text, each with its seconds. Wide enough for labels."""
-    lasting = sorted(event.end - event.start for event in timeline.events if event.end > event.start)
+    lasting = sorted(event.end - event.start for event in timeline.events  # an update is too short for any label
+                     if event.end > event.start and event.work.kind != "optim_step")
     if not lasting:
         return gantt(timeline, COLUMNS).splitlines()
     label = 2 + len(str(max(event.work.index for event in timeline.events)))
@@ -125,15 +152,18 @@ def _axis(columns: int, scale: float) -> str:
 def show(answer: dict[str, Any]) -> str:
     prefetch = "no backward prefetch" if answer["no_backward_prefetch"] else "backward prefetch"
     how = "no overlap" if answer["no_overlap"] else f"overlap, {prefetch}"
-    limit = "no limit" if answer["limit"] is None else f"a limit of {answer['limit']}"
+    limit = f"a limit of {answer['limit']}" if answer["limit"] else "no limit"
     if answer["model"] is None:
         seconds = ", ".join(f"{name.replace('_', '-')} {answer[name]:g} s" for name in BY_HAND)
-        what = f"{answer['units']:,} units; {seconds}"
+        what, rates = f"{counted(answer['units'], 'unit')}; {seconds}", []
     else:
-        what = f"{answer['model']}; {answer['ranks']:,} ranks, {answer['tokens']:,} tokens each"
+        what = (f"{answer['model']}; stage {answer['stage']} in {answer['dtype']} on "
+                f"{counted(answer['ranks'], 'rank')}, {answer['ranks_per_host']:,} a host, F {answer['shard_size']:,}; "
+                f"{answer['tokens']:,} tokens x {answer['accumulation']} each")
+        rates = ["", *wrapped(f"Seconds are an estimate. {rates_text(answer)}")]
     lines = [*wrapped(what), f"{how}; {limit} of gathered units", "", *answer["gantt"], "", *wrapped(LEGEND), "",
              f"finish {answer['finish']:.4g} s, of which compute {answer['compute']:.4g} s",
-             *wrapped(_gathered(answer))]
+             *(wrapped(_gathered(answer)) if answer["peak_gathered"] else []), *rates]
     return "\n".join(lines + ([f"drawn in {answer['plot']}"] if answer["plot"] else []))
 
 
@@ -142,6 +172,6 @@ def _gathered(answer: dict[str, Any]) -> str:
     peak, units = answer["peak_gathered"], answer["units"]
     text = f"most gathered units that hold memory at once, counted from the issue of a gather: {peak}"
     if peak > units:
-        text += (f" of {units} units, so some are there twice: nothing holds the CPU back (as --limit 2 would), which "
-                 "issues gathers of backward while those of forward still wait to start")
+        text += (f" of {counted(units, 'unit')}, so some are there twice: nothing holds the CPU back (as --limit "
+                 f"{LIMIT} would), which issues gathers of backward while those of forward still wait to start")
     return text

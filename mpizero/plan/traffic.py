@@ -6,11 +6,12 @@ import argparse
 from typing import Any
 
 from mpizero.papers.sharding import full_sharding, hybrid_sharding, hybrid_sharding_printed
-from mpizero.plan.options import Options, add_model, add_step, argument_type, count, described, head, step_of
+from mpizero.plan.options import Options, add_model, add_step, described, head, step_of, wrapped
+from mpizero.plan.rates import LINKS, add_machine, facts, machine_of, rates_text
 from mpizero.planner import formula_sent, links, plan_traffic, sent_by_op
 from mpizero.quantities import in_units
 from mpizero.schedule import Setup
-from mpizero.text import table
+from mpizero.text import counted, table
 
 HELP = "bytes that a rank sends, by collective and by link"
 EXAMPLE = "traffic --params 13e9 --ranks 64 --shard-size 8 --ranks-per-host 8"
@@ -19,20 +20,23 @@ EXAMPLE = "traffic --params 13e9 --ranks 64 --shard-size 8 --ranks-per-host 8"
 def add_flags(parser: argparse.ArgumentParser) -> None:
     add_model(parser)
     add_step(parser)
-    parser.add_argument("--ranks-per-host", type=argument_type(count), metavar="G",
-                        help="ranks fill hosts in order (all on one host)")
+    add_machine(parser, *LINKS)
 
 
 def answer(options: Options) -> dict[str, Any]:
-    """Keys sent_bytes, inter_, intra_ and host_bytes, by_op, messages, formulas, and what was asked."""
+    """Keys sent_bytes, inter_, intra_ and host_bytes, by_op, messages, seconds (one after the other), formulas, and
+    what was asked."""
     model, step = step_of(options)
     sends = plan_traffic(step.lists.step(), step.geometry)
-    per_host = options["ranks_per_host"] or options["ranks"]
+    per_host, machine = options["ranks_per_host"], machine_of(options)
     placed = links.place(sends, step.geometry, per_host)
     return {**described(model, step), "ranks_per_host": per_host, "hosts": placed.hosts,
             "sent_bytes": placed.sent_bytes, "inter_host_bytes": placed.inter_host_bytes,
             "intra_host_bytes": placed.intra_host_bytes, "host_bytes": placed.host_bytes,
             "messages": sum(send.rounds for send in sends), "by_op": sent_by_op(sends),
+            "seconds": sum(machine.wire_seconds(send.nbytes, send.rounds,
+                                                links.route(step.geometry.mesh, send.axis, per_host))
+                           for send in sends), **facts(options, *LINKS),
             "formulas": _formulas(step, per_host)}
 
 
@@ -60,9 +64,10 @@ def show(answer: dict[str, Any]) -> str:
     formulas = [[name, entry["formula"], f"{entry['bytes']:,.0f}"] for name, entry in answer["formulas"].items()]
     return "\n\n".join([
         head(answer),
-        f"hosts: {answer['hosts']:,}, of {answer['ranks_per_host']:,} ranks; "
+        f"hosts: {answer['hosts']:,}, of up to {counted(answer['ranks_per_host'], 'rank')}; "
         f"messages of a rank: {answer['messages']:,}",
         table(["in a step", "bytes", "in units"], [[words, nbytes, in_units(nbytes)] for words, nbytes in rows]),
-        "In a ring a rank sends to its successor alone: where a ring spans hosts, the last rank of each\n"
-        "host sends to another one.",
+        "\n".join(wrapped("In a ring a rank sends to its successor alone: where one of ours spans hosts, the last rank "
+                          "of each host sends to another one. One after the other, all collectives take an estimated "
+                          f"{answer['seconds']:.3g} s. {rates_text(answer)}")),
         table(["closed form, one microbatch", "M: bytes of all parameters", "bytes"], formulas)])

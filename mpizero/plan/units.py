@@ -6,13 +6,13 @@ import argparse
 from typing import Any
 
 from mpizero.dtypes import ITEMSIZE
-from mpizero.layout import mesh_shape, wrap
+from mpizero.layout import Axis, mesh_shape, wrap
 from mpizero.papers.sizing import choices
-from mpizero.plan.options import (
-    DTYPES, Options, add_machine, add_model, add_ranks, argument_type, count, machine_of, model_of, wrapped,
-)
+from mpizero.plan.options import DTYPES, Options, add_model, add_ranks, argument_type, count, model_of, wrapped
+from mpizero.plan.rates import LINKS, add_machine, facts, machine_of, rates_text
+from mpizero.planner.links import route
 from mpizero.quantities import in_units
-from mpizero.text import table
+from mpizero.text import counted, table
 
 HELP = "how large a unit should be"
 EXAMPLE = "units --model 13b --ranks 64"
@@ -24,17 +24,18 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--shard-size", type=argument_type(count), metavar="F",
                         help="ranks among which a unit is sharded (all)")
     parser.add_argument("--dtype", choices=DTYPES, default="float16", help="of parameters (float16)")
-    add_machine(parser, "alpha", "inter_bandwidth")
+    add_machine(parser, *LINKS)
 
 
 def answer(options: Options) -> dict[str, Any]:
     """Key rows: one for each way to cut the model."""
     model, machine = model_of(options), machine_of(options)
-    shards = mesh_shape(options["ranks"], options["shard_size"] or options["ranks"]).shard
-    size = ITEMSIZE[options["dtype"]]
-    rows = choices([unit.numel for unit in wrap(model.spec, shards).units], shards, size, machine)
-    return {"model": model.name, "psi": model.spec.psi, "ranks": options["ranks"], "shard_size": shards,
-            "dtype": options["dtype"], "alpha": machine.alpha, "bandwidth": machine.inter_bandwidth,
+    mesh, size = mesh_shape(options["ranks"], options["shard_size"] or options["ranks"]), ITEMSIZE[options["dtype"]]
+    way = route(mesh, Axis.SHARD, options["ranks_per_host"])
+    rows = choices([unit.numel for unit in wrap(model.spec, mesh.shard).units], mesh.shard, size, machine, way)
+    return {"model": model.name, "psi": model.spec.psi, "ranks": options["ranks"], "shard_size": mesh.shard,
+            "ranks_per_host": options["ranks_per_host"], "between_hosts": way.leaving > 0, "dtype": options["dtype"],
+            **facts(options, *LINKS),
             "rows": [{**vars(row), "peak_bytes": size * row.peak_elements} for row in rows]}
 
 
@@ -42,11 +43,12 @@ def show(answer: dict[str, Any]) -> str:
     rows = [[row["label"].replace("stage", "segment"), row["units"], row["largest_elements"], row["peak_elements"],
              in_units(row["peak_bytes"]), row["collectives"], row["seconds"], row["latency_seconds"]]
             for row in answer["rows"]]
+    where = "between hosts" if answer["between_hosts"] else "inside a host"
     note = ("Peak elements: sum(psi_i)/F + max psi_i, parameters alone. Three collectives a unit and step (FSDP, sec. "
-            f"3.2.1). Seconds: alpha-beta rings, {1e6 * answer['alpha']:g} us a message, "
-            f"{in_units(answer['bandwidth'])}/s. Latency: of which the messages would take if they were empty.")
+            f"3.2.1). Seconds: alpha-beta rings {where}. Latency: of which the messages would take if they were empty. "
+            + rates_text(answer))
     return "\n\n".join([
         f"{answer['model']}\n"
-        f"psi = {answer['psi']:,} parameters in {answer['dtype']} on {answer['shard_size']:,} shards",
+        f"psi = {answer['psi']:,} parameters in {answer['dtype']} on {counted(answer['shard_size'], 'shard')}",
         table(["a unit is", "units", "largest", "peak elements", "peak", "collectives", "seconds", "latency"], rows),
         "\n".join(wrapped(note))])

@@ -9,8 +9,11 @@ a target, and the targets; its backward turns the logits into their own gradient
 
 from __future__ import annotations
 
-from mpizero.layout import ActivationBytes
+from dataclasses import replace
+
+from mpizero.layout import ActivationBytes, SegmentBytes
 from mpizero.schedule import values as v
+from mpizero.schedule.actions import Action, Backward
 from mpizero.schedule.values import Name, Value
 
 Storage = Value  # named after the value that it was made for
@@ -45,12 +48,16 @@ def storage_bytes(storage: Storage, table: ActivationBytes) -> int:
             raise AssertionError(f"{storage} is no activation")
 
 
-def recomputed_bytes(table: ActivationBytes, working: int) -> int:
-    """An estimate, since no run recomputes yet: the most when every segment keeps its input alone.
+def checkpointed(table: ActivationBytes) -> ActivationBytes:
+    """Every segment but the first and the last keeps its input alone; `again` tells what its backward makes anew."""
+    if len(table.segments) < 3:
+        return table
+    first, *middle, last = table.segments
+    return replace(table, segments=(first, *(SegmentBytes(segment.output) for segment in middle), last))
 
-    Beside the inputs lives what one segment computes again (`working` bytes), or what the last one and the loss keep,
-    whichever is more.
-    """
-    inputs = table.inputs + sum(segment.output for segment in table.segments[:-1])
-    last = table.segments[-1]
-    return inputs + table.targets + max(working, last.kept + last.output + table.loss_kept)
+
+def again(action: Action, table: ActivationBytes) -> int:
+    """Bytes that live during `action` alone, since a checkpointed segment computes again what it did not keep."""
+    if isinstance(action, Backward) and 0 < action.segment < len(table.segments) - 1:
+        return table.segments[action.segment].kept
+    return 0

@@ -3,6 +3,10 @@
 [Note: Lists are shared] Which actions a step has depends on which axes of the mesh are divided, not on how far, nor on
 how large units are; and where an axis is not divided, on a mesh with no collective along it. So the list of a stage is
 made and validated once, and weighed on every mesh.
+
+[Note: Bytes are of the schedule that is timed] Seconds assume that gathers and reductions go on beside computing. So
+bytes are of lists that gather one segment ahead, and a gradient that is being reduced is held until the next backward
+is done.
 """
 
 from __future__ import annotations
@@ -10,18 +14,22 @@ from __future__ import annotations
 import functools
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from mpizero.layout import Axis, Geometry, MeshShape, ModelSpec, Wrapping, wrap
+from mpizero.layout import REPLICATED, ActivationBytes, Axis, Geometry, MeshShape, ModelSpec, Wrapping, wrap
 from mpizero.memory.kinds import ACTIVATION
+from mpizero.planner.activations import again, checkpointed
 from mpizero.planner.footprint import plan_memory
 from mpizero.planner.question import Question
 from mpizero.planner.seconds import Estimate, Load, estimate, loads, sends_of
 from mpizero.planner.tiers import TIERS, Offload, TierPlan, plan_tiers
 from mpizero.planner.traffic import Sent
 from mpizero.schedule import STRATEGIES, Action, Setup, StepSettings, set_up
+from mpizero.schedule.actions import Backward, Phase, ReduceScatterGrad
 from mpizero.schedule.passes import without_lone_collectives
+
+AHEAD = 1  # segments gathered before they are needed; see [Note: Bytes are of the schedule that is timed]
 
 
 @dataclass(frozen=True)
@@ -70,16 +78,14 @@ class Candidate:
     @functools.cached_property
     def activations(self) -> tuple[int | None, int]:
         """Bytes of activations, None if unknown, and the most on the device of states and activations together."""
-        question, states = self.question, self.tiers.peak["device"]
-        kept = question.activations
-        if kept is None and question.recompute:
-            kept = question.model.recomputed(question.batch_size, question.dtype)
-        if kept is not None or question.model.spec.activations is None:
-            return kept, states + (kept or 0)
-        live = _activations(question.model.spec, self.stage, question.accumulation, self.geometry.mesh.divided,
-                            question.model.shape(question.batch_size), question.dtype)
-        pairs = zip(self.tiers.device_points, live, [0, *live[:-1]], strict=True)
-        return max(live), max(most + max(after, before) for most, after, before in pairs)
+        question, kept, table = self.question, self.question.activations, self.question.table
+        held = in_flight(self._step[0], self.geometry)
+        states = [most + more for most, more in zip(self.tiers.device_points, held, strict=True)]
+        if table is None:
+            return kept, max(states) + (kept or 0)
+        live = _activations(question.model.spec, self.stage, question.accumulation, self.geometry.mesh.divided, table,
+                            question.recompute)
+        return max(live), max(most + during for most, during in zip(states, live, strict=True))
 
     @functools.cached_property
     def verdict(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -116,21 +122,38 @@ def _step(spec: ModelSpec, stage: str, accumulation: int,
 
 
 @functools.lru_cache(maxsize=64)
-def _activations(spec: ModelSpec, stage: str, accumulation: int, divided: frozenset[Axis], shape: tuple[int, ...],
-                 dtype: str) -> Sequence[int]:
-    """Bytes of activations after each action. See [Note: Lists are shared]."""
-    assert spec.activations is not None
+def _activations(spec: ModelSpec, stage: str, accumulation: int, divided: frozenset[Axis], table: ActivationBytes,
+                 recompute: bool) -> Sequence[int]:
+    """The most bytes of activations during each action. See [Note: Lists are shared]."""
     actions, _ = _step(spec, stage, accumulation, divided)
     geometry = replace(_divided(spec, stage, accumulation).geometry, mesh=_smallest(divided))
-    return [point.live[ACTIVATION]
-            for point in plan_memory(actions, geometry, spec.activations(shape, dtype)).points]
+    kept = checkpointed(table) if recompute else table
+    live = [point.live[ACTIVATION] for point in plan_memory(actions, geometry, kept).points]
+    anew = [again(action, table) if recompute else 0 for action in actions]
+    return [max(after, before) + more for after, before, more in zip(live, [0, *live[:-1]], anew, strict=True)]
+
+
+def in_flight(actions: Iterable[Action], geometry: Geometry) -> list[int]:
+    """Bytes of whole gradients that live longer than the list says, at each action: those that are reduced while the
+    next backward computes, which is what `planner.seconds` assumes."""
+    found: list[int] = []
+    held, backward = 0, False
+    for action in actions:
+        if isinstance(action, Phase):
+            held, backward = 0, action.name == "backward"
+        found.append(held)
+        if isinstance(action, Backward):
+            held = 0
+        elif backward and isinstance(action, ReduceScatterGrad):
+            held += geometry.itemsize * geometry.kept(action.unit, REPLICATED)
+    return found
 
 
 @functools.lru_cache(maxsize=64)
 def _divided(spec: ModelSpec, stage: str, accumulation: int) -> Setup:
     """A mesh of which every axis is divided that the stage can divide: its list has all collectives."""
     shards = None if stage == "0" else 2
-    return set_up(spec, 4, StepSettings(stage, shards, accumulation))
+    return set_up(spec, 4, StepSettings(stage, shards, accumulation, backward_prefetch=AHEAD, forward_prefetch=AHEAD))
 
 
 def _smallest(divided: frozenset[Axis]) -> MeshShape:

@@ -9,11 +9,15 @@ from dataclasses import dataclass
 from mpizero.errors import ConfigError
 from mpizero.layout import Axis, Geometry
 from mpizero.machine import Machine
+from mpizero.planner.links import route
+from mpizero.planner.model import PlannedModel
 from mpizero.planner.traffic import plan_traffic
 from mpizero.schedule.actions import Action, AllReduceGrad, AllReduceShard, ReduceScatterGrad, Unshard
 from mpizero.schedule.effects import Work
 
 Seconds = float | Sequence[float]
+# of device memory per parameter updated: three float32 in and out, a 16-bit gradient in, a 16-bit parameter out
+UPDATE_BYTES = 28
 
 
 @dataclass(frozen=True)
@@ -41,26 +45,25 @@ class Costs:
         return seconds if isinstance(seconds, int | float) else seconds[work.index]
 
 
-def machine_costs(geometry: Geometry, machine: Machine, tokens: int, *, bandwidth: float | None = None,
-                  replica_bandwidth: float | None = None) -> Costs:
-    """Costs when a rank has `tokens` tokens in a microbatch. The update is not estimated: it takes no time.
+def machine_costs(model: PlannedModel, geometry: Geometry, machine: Machine, tokens: int,
+                  ranks_per_host: int) -> Costs:
+    """Costs when a rank has `tokens` tokens in a microbatch: those of `planner.seconds`, action by action."""
+    units = range(len(geometry.wrapping.units))
 
-    bandwidth: bytes a second in the shard group (that between hosts unless given); replica_bandwidth: likewise across
-    the replicas. A segment computes with all parameters of its units, so the lookup of an embedding counts as if it
-    were a matrix product.
-    """
-    wrapping, units = geometry.wrapping, range(len(geometry.wrapping.units))
+    def rings(actions: Iterable[Action]) -> list[float]:
+        return [machine.wire_seconds(sent.nbytes, sent.rounds, route(geometry.mesh, sent.axis, ranks_per_host))
+                for sent in plan_traffic(actions, geometry)]
+
     # whole gradients go round the shard group, or among replicas where nothing is sharded
-    axis, speed = (Axis.SHARD, bandwidth) if geometry.shards > 1 else (Axis.REPLICATE, replica_bandwidth)
+    axis = Axis.SHARD if geometry.shards > 1 else Axis.REPLICATE
+    forward = [flops * tokens / machine.flops for flops in model.forward_flops]
+    return Costs(forward=forward, backward=[2 * seconds for seconds in forward],
+                 all_gather=rings(map(Unshard, units)), reduce_scatter=rings(map(ReduceScatterGrad, units)),
+                 all_reduce=rings([AllReduceGrad(unit, axis) for unit in units]),
+                 all_reduce_shard=rings(map(AllReduceShard, units)),
+                 optim_step=[update_seconds(unit, geometry, machine) for unit in units])
 
-    def rings(actions: Iterable[Action], speed: float | None) -> list[float]:
-        speed = speed or machine.inter_bandwidth
-        return [machine.message_seconds(send.nbytes, send.rounds, speed) for send in plan_traffic(actions, geometry)]
 
-    sizes = [sum(wrapping.units[unit].numel for unit in segment.units) for segment in wrapping.segments]
-    return Costs(forward=[machine.compute_seconds(size, tokens, 2) for size in sizes],
-                 backward=[machine.compute_seconds(size, tokens, 4) for size in sizes],
-                 all_gather=rings(map(Unshard, units), bandwidth),
-                 reduce_scatter=rings(map(ReduceScatterGrad, units), bandwidth),
-                 all_reduce=rings([AllReduceGrad(unit, axis) for unit in units], speed),
-                 all_reduce_shard=rings(map(AllReduceShard, units), replica_bandwidth))
+def update_seconds(unit: int, geometry: Geometry, machine: Machine) -> float:
+    """Of a rank's part of `unit`, on the device: as long as its memory takes."""
+    return UPDATE_BYTES * geometry.kept(unit, geometry.placement.optim) / machine.memory_bandwidth

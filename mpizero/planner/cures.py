@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
@@ -46,13 +47,9 @@ def _cures(question: Question, table: Sequence[Row]) -> Iterator[str]:
     """Each alone would do: it was tried."""
     if question.shard_size is not None and anything_fits(replace(question, shard_size=None)):
         yield f"`shard_size` {question.ranks}"
-    derived = question.activations is None and question.model.spec.activations is not None
-    if derived and not question.recompute and anything_fits(replace(question, recompute=True)):
-        yield "`recompute`"
-    if derived:
-        yield from _halved(question)
+    yield from _fewer_activations(question, table)
     if question.model.cut is not None and any(
-            row.lacks == ("device",) and row.at_rest["device"] + (row.activations or 0) < question.device_memory
+            row.lacks == ("device",) and row.at_rest["device"] + (row.activations or 0) < question.room
             for row in table):
         yield from _cut(question, len(question.model.spec.params))
     yield from _more_ranks(question)
@@ -60,14 +57,33 @@ def _cures(question: Question, table: Sequence[Row]) -> Iterator[str]:
                                         ("host", "host_memory", question.sharing, "hosts of")):
         sizes = [row.needs[tier] for row in table if row.lacks == (tier,) and set(row.unknown) <= {"activations"}]
         if sizes:
-            yield f"{words} {in_units(enough(min(sizes) * sharing))} (`{field}`)"
+            least = min(sizes) * sharing if tier != "device" else math.ceil(min(sizes) / (1 - question.margin)) + 1
+            yield f"{words} {in_units(enough(least))} (`{field}`)"
+
+
+def _fewer_activations(question: Question, table: Sequence[Row]) -> Iterator[str]:
+    """Where shapes are known, what was tried; where bytes were told, how many would do, and how to come there."""
+    if question.activations is not None:
+        missing = [row.device_bytes - question.room for row in table
+                   if row.lacks == ("device",) and set(row.unknown) <= {"activations"}]
+        if missing and min(missing) < question.activations:
+            most = _suffices(question.activations - min(missing))
+            yield f"`activations` of at most {in_units(most)}, by recomputing blocks or a smaller batch"
+    elif question.table is not None:
+        alone = {"`recompute`": replace(question, recompute=True), "`fused_loss`": replace(question, fused_loss=True)}
+        found = [words for words, other in alone.items() if other != question and anything_fits(other)]
+        both = replace(question, recompute=True, fused_loss=True)
+        if not found and both not in alone.values() and anything_fits(both):
+            found = [" with ".join(alone)]
+        yield from found
+        yield from _halved(question)
 
 
 def _halved(question: Question) -> Iterator[str]:
     """A smaller batch."""
     batch = question.batch_size
     while (batch := batch // 2) >= 1:
-        if anything_fits(replace(question, batch_size=batch)):
+        if anything_fits(question.batch(batch)):
             yield f"`batch_size` {batch} (and more `accumulation`)"
             return
 
@@ -95,6 +111,12 @@ def _more_ranks(question: Question) -> Iterator[str]:
         middle = (low + high) // 2
         low, high = (low, middle) if do(middle) else (middle, high)
     yield f"`ranks` {question.ranks << high}"
+
+
+def _suffices(nbytes: int) -> int:
+    """Rounded down to three digits."""
+    step = 10 ** max(0, len(str(nbytes)) - 3)
+    return nbytes // step * step
 
 
 def enough(nbytes: int) -> int:

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from mpizero.planner.candidate import Candidate
+from mpizero.planner.links import leaving_bytes
 from mpizero.planner.question import Question
-from mpizero.planner.seconds import Estimate, between_hosts
+from mpizero.planner.seconds import Estimate
 from mpizero.planner.tiers import OFFLOADS, Offload
 from mpizero.planner.traffic import sent_bytes
 
@@ -18,7 +19,8 @@ CLOSE = 1.01  # rows within one percent of the fastest count as equally fast
 @dataclass(frozen=True)
 class Row:
     """One stage with one offload, at its best shard size. at_rest and peak: model-state bytes of a rank by tier.
-    activations: None if unknown; device_bytes: the most on the device, with activations where they are known."""
+    activations: None if unknown; device_bytes: the most on the device, with activations where they are known, and with
+    gradients that are being reduced. host_bytes: leaving the busiest host in a step, all its ranks together."""
 
     stage: str
     offload: str
@@ -28,7 +30,7 @@ class Row:
     activations: int | None
     device_bytes: int
     sent_bytes: int
-    inter_host_bytes: int
+    host_bytes: int
     seconds: float
     compute_seconds: float
     exposed_seconds: float
@@ -99,7 +101,7 @@ def anything_fits(question: Question) -> bool:
 def _row(chosen: Candidate, times: dict[int, Estimate]) -> Row:
     time, (kept, device), (lacks, unknown) = times[chosen.size], chosen.activations, chosen.verdict
     sends = [sent for phase in chosen.sends for sent in phase]
-    between = between_hosts(sends, chosen.geometry.mesh, chosen.question.ranks_per_host)
+    leaving = leaving_bytes(sends, chosen.geometry.mesh, chosen.question.ranks_per_host)
     return Row(chosen.stage, chosen.offload.name, chosen.size, chosen.tiers.at_rest, chosen.tiers.peak, kept, device,
-               sent_bytes(sends), between, time.seconds, time.compute_seconds, time.exposed_seconds, time.exposed,
+               sent_bytes(sends), leaving, time.seconds, time.compute_seconds, time.exposed_seconds, time.exposed,
                time.by_resource, time.bound_by, lacks, unknown, {size: each.seconds for size, each in times.items()})

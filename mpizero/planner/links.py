@@ -6,11 +6,13 @@ alone, and a replicate group whose members stand on different hosts leaves it at
 
 from __future__ import annotations
 
+import functools
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from mpizero.layout import Axis, Geometry
+from mpizero.layout import Axis, Geometry, MeshShape
+from mpizero.machine import Route
 from mpizero.planner.traffic import Sent
 
 
@@ -39,10 +41,32 @@ def place(sends: Iterable[Sent], geometry: Geometry, ranks_per_host: int) -> Lin
                  max(leaving.values()), len(leaving), tuple(ranks))
 
 
-def stays_inside(axis: Axis, geometry: Geometry, ranks_per_host: int) -> bool:
-    """No ring along `axis` leaves a host."""
-    mesh = geometry.mesh
-    return all(mesh.successor(rank, axis) // ranks_per_host == rank // ranks_per_host for rank in range(mesh.ranks))
+@functools.lru_cache(maxsize=1024)
+def leaving(mesh: MeshShape, ranks_per_host: int) -> tuple[dict[Axis, int], ...]:
+    """Along each axis, how many ranks send to another host: of three hosts, among which is the busiest.
+
+    Ranks fill hosts in order, so these are the first, the second, and the one in which the first shard group ends.
+    """
+    if mesh.ranks <= ranks_per_host:
+        return (dict.fromkeys(Axis, 0),)
+    hosts = {host: range(host * ranks_per_host, min((host + 1) * ranks_per_host, mesh.ranks))
+             for host in (0, 1, mesh.shard // ranks_per_host)}
+    return tuple({axis: sum(mesh.successor(rank, axis) // ranks_per_host != host for rank in ranks) for axis in Axis}
+                 for host, ranks in hosts.items())
+
+
+def route(mesh: MeshShape, axis: Axis, ranks_per_host: int) -> Route:
+    """Where the rings along `axis` run."""
+    return Route(max(host[axis] for host in leaving(mesh, ranks_per_host)), ranks_per_host)
+
+
+def leaving_bytes(sends: Iterable[Sent], mesh: MeshShape, ranks_per_host: int) -> int:
+    """Bytes of `sends` that leave the busiest host, all its ranks together: `place` without looking at each rank."""
+    by_axis: dict[Axis, int] = defaultdict(int)
+    for send in sends:
+        by_axis[send.axis] += send.nbytes
+    return max(sum(host[axis] * nbytes for axis, nbytes in by_axis.items())
+               for host in leaving(mesh, ranks_per_host))
 
 
 def _ranks(by_axis: dict[Axis, int], geometry: Geometry, ranks_per_host: int) -> Iterator[tuple[int, int]]:

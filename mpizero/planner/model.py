@@ -6,14 +6,19 @@ import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from mpizero.dtypes import ITEMSIZE
-from mpizero.layout import ModelSpec, ParamSpec, SegmentSpec
+from mpizero.layout import ActivationBytes, ModelSpec, ParamSpec, SegmentSpec, wrap
 from mpizero.layout.models import GPTConfig, MLPSizes, gpt_spec, mlp_spec
-from mpizero.papers.activations import recompute_working_memory
-from mpizero.planner.activations import recomputed_bytes
+from mpizero.papers.activations import pytorch
+from mpizero.text import counted
 
 GRAIN = 1024  # elements: equal units are multiples of it, so that few are padded
 UNITS = 32  # of a model of which only the size is known
+OURS, FLASH, EAGER = "mpizero", "pytorch", "pytorch-eager"
+PROGRAMS = {  # whose activations a plan can count -> in words
+    FLASH: "PyTorch's with flash attention, no dropout: an estimate",
+    EAGER: "PyTorch's with eager attention and dropout: an estimate",
+    OURS: "mpizero's own, exact",
+}
 
 
 @dataclass(frozen=True)
@@ -35,19 +40,41 @@ class PlannedModel:
         """Of a microbatch: (samples,) or (samples, tokens)."""
         return (batch_size,) if self.gpt is None else (batch_size, self.gpt.context)
 
-    def recomputed(self, batch_size: int, dtype: str) -> int | None:
-        """Bytes of activations, an estimate, when every block keeps its input alone; None where shapes are not known.
-
-        Of a GPT's block, what is computed again is ZeRO-Infinity's closed form, scores of attention included.
-        """
+    @property
+    def programs(self) -> tuple[str, ...]:
+        """Of which the activations are known, the usual one first; none where only a size is."""
         if self.spec.activations is None:
-            return None
-        table = self.spec.activations(self.shape(batch_size), dtype)
-        working = max(segment.kept + segment.output for segment in table.segments)
+            return ()
+        return (OURS,) if self.gpt is None else tuple(PROGRAMS)
+
+    def activations(self, program: str, batch_size: int, dtype: str, fused_loss: bool = False) -> ActivationBytes:
+        """What a microbatch leaves in `program`, one of `programs`. fused_loss: PyTorch's; ours always is."""
+        assert program in self.programs, f"{program} of {self.name}"
+        if program != OURS and self.gpt is not None:
+            return pytorch(self.gpt, self.shape(batch_size), dtype, eager=program == EAGER, fused_loss=fused_loss)
+        assert self.spec.activations is not None
+        return self.spec.activations(self.shape(batch_size), dtype)
+
+    @functools.cached_property
+    def forward_flops(self) -> tuple[int, ...]:
+        """Operations per token of each segment's forward; a backward takes twice as many.
+
+        2 a parameter, of which a tied one counts where it is used last, as a lookup is free; and 4 context h for the
+        scores of a block's attention and their sums (6 psi + 12 L h s a step: PaLM, arXiv:2204.02311, appendix B).
+        """
+        last = {name: index for index, segment in enumerate(self.spec.segments) for name in segment.params}
+        sizes = [0] * len(self.spec.segments)
+        for param in self.spec.params:
+            sizes[last[param.name]] += 2 * param.numel
         if self.gpt is not None:
-            sizes = self.gpt.d_model, self.gpt.heads, batch_size, self.gpt.context
-            working = recompute_working_memory(*sizes) * ITEMSIZE[dtype] // 2
-        return recomputed_bytes(table, working)
+            for index in range(1, 1 + self.gpt.layers):
+                sizes[index] += 4 * self.gpt.context * self.gpt.d_model
+        return tuple(sizes)
+
+    @property
+    def largest_unit(self) -> int:
+        """Elements of the largest unit, where a segment is one."""
+        return max(unit.numel for unit in wrap(self.spec, 1).units)
 
     @property
     def largest_leaf(self) -> int:
@@ -66,7 +93,7 @@ def flat(psi: int, units: int = UNITS) -> PlannedModel:
     sizes = [size] * (psi // size) + ([psi % size] if psi % size else [])
     params = tuple(ParamSpec(f"unit.{i}.weight", (numel,)) for i, numel in enumerate(sizes))
     spec = ModelSpec(params, _one_segment_each(params))
-    return PlannedModel(f"a model of {len(sizes)} equal units", spec, cut=functools.partial(flat, psi))
+    return PlannedModel(f"a model of {counted(len(sizes), 'equal unit')}", spec, cut=functools.partial(flat, psi))
 
 
 def gpt(layers: int, d_model: int, heads: int, vocab: int, context: int = 1024, tied: bool = True) -> PlannedModel:

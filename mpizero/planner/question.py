@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import functools
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from mpizero.layout import MeshShape
+from mpizero.layout import ActivationBytes, MeshShape
 from mpizero.machine import Machine
 from mpizero.planner.model import PlannedModel
 from mpizero.schedule import StepSettings
@@ -28,8 +28,28 @@ class Question:
     accumulation: int = 1
     dtype: str = "float16"
     shard_size: int | None = None  # None: every one that divides the ranks is tried
-    activations: int | None = None  # bytes set aside; None: from the model's shapes, where it has some
+    activations: int | None = None  # bytes set aside; None: `program`'s, where the model has shapes
     recompute: bool = False
+    program: str | None = None  # whose activations; None: the model's usual one
+    fused_loss: bool = False
+    margin: float = 0.0  # share of the device's memory that is kept free
+
+    @property
+    def table(self) -> ActivationBytes | None:
+        """What a microbatch leaves, without recompute. None: told as `activations`, or not known."""
+        if self.activations is not None or not self.model.programs:
+            return None
+        return self.model.activations(self.program or self.model.programs[0], self.batch_size, self.dtype,
+                                      self.fused_loss)
+
+    @property
+    def room(self) -> int:
+        """Bytes of the device that a plan may fill."""
+        return self.device_memory - round(self.margin * self.device_memory)
+
+    def batch(self, size: int) -> Question:
+        """The same with `size` samples in a microbatch. Only of models with shapes."""
+        return replace(self, batch_size=size, tokens=size * self.model.context)
 
     @property
     def sharing(self) -> int:
@@ -39,7 +59,7 @@ class Question:
     @property
     def capacity(self) -> dict[str, int | None]:
         """What a rank may take of each tier."""
-        return {"device": self.device_memory,
+        return {"device": self.room,
                 "host": None if self.host_memory is None else self.host_memory // self.sharing,
                 "nvme": None if self.nvme is None else self.nvme // self.sharing}
 

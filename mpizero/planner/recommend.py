@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from mpizero.planner.cures import nothing_fits
-from mpizero.planner.fit import CLOSE, Row, preferred
+from mpizero.planner.fit import CLOSE, Row, best_size, offloads, preferred
 from mpizero.planner.question import Question
 from mpizero.quantities import in_units
+
+WAITING = 0.1  # that share of a step, spent waiting, is worth a word
+MOST_SAMPLES = 64  # times as many are tried
 
 
 @dataclass(frozen=True)
@@ -26,7 +29,7 @@ def recommend(question: Question, table: Sequence[Row]) -> Recommendation:
         return Recommendation(None, nothing_fits(question, table))
     best = preferred(fitting, question.ranks)
     sentences = [_what(question, best), _why_faster(question, best, fitting), _one_group(question, best),
-                 _others(best, table, fitting)]
+                 _others(best, table, fitting), _less_waiting(question, best)]
     return Recommendation(best, ". ".join(sentence for sentence in sentences if sentence))
 
 
@@ -41,14 +44,14 @@ def _hybrid(question: Question, row: Row) -> bool:
 
 
 def _what(question: Question, best: Row) -> str:
-    left = in_units(question.device_memory - best.device_bytes)
+    left = in_units(question.room - best.device_bytes)
     waits = f", {seconds(best.exposed_seconds)} s waiting" if best.exposed else ""
     text = (f"{name(question, best)}: {seconds(best.seconds)} s a step, of which {seconds(best.compute_seconds)} s of "
             f"the device's own work{waits}; bound by {best.bound_by}")
     if best.activations is None:
         return (f"{text}. It fits if activations take at most {left}: of this model only the size is known, so give "
                 "its shapes (`gpt`), or their bytes (`activations`)")
-    return f"{text}; {left} of the device left"
+    return f"{text}; {left} of the device left{' beside the margin' if question.margin else ''}"
 
 
 def _why_faster(question: Question, best: Row, fitting: Sequence[Row]) -> str:
@@ -100,6 +103,34 @@ def _others(best: Row, table: Sequence[Row], fitting: Sequence[Row]) -> str:
                                                                  if row.offload != "none" else "") for row in quicker))
         parts.append(f"Faster, but without room: {listed}")
     return ". ".join(parts)
+
+
+def _less_waiting(question: Question, best: Row) -> str:
+    """What more samples would do, where a step waits for links and has room."""
+    if best.exposed_seconds < WAITING * best.seconds:
+        return ""
+    text = f"A step waits for {best.exposed_seconds / best.seconds:.0%} of its time"
+    if question.table is None:
+        return f"{text}: more tokens in a microbatch would hide more of it"
+    found, batch = None, question.batch_size
+    while (batch := 2 * batch) <= MOST_SAMPLES * question.batch_size:
+        more = replace(question.batch(batch), shard_size=best.shard_size if best.stage != "0" else None)
+        row = best_size(more, best.stage, next(each for each in offloads(best.stage) if each.name == best.offload))
+        if not row.might_fit:
+            break
+        found = batch, row
+    if found is None:
+        return f"{text}, and a larger batch does not fit: {_to_spare(question)}would make room for one"
+    batch, row = found
+    times = batch // question.batch_size
+    return (f"{text}: `batch_size` {batch} fits too, and takes {seconds(row.seconds)} s for {times} times as many "
+            f"samples, {row.exposed_seconds / row.seconds:.0%} of it waiting")
+
+
+def _to_spare(question: Question) -> str:
+    """Flags that take less memory, as far as they are not set."""
+    ways = ["`recompute`"] * (not question.recompute) + ["more `ranks`"]
+    return " or ".join(ways) + " "
 
 
 def seconds(value: float) -> str:

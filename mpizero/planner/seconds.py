@@ -2,37 +2,38 @@
 
 [Note: How time is estimated]
 In each phase of a step (forward, backward with its reductions, update) everything overlaps with everything: a phase
-lasts as long as its busiest resource, a step as long as its phases. Rings follow the alpha-beta model. So what cannot
-overlap in the lists, such as a gather after the update, is seen; stalls inside a phase, which `plan timeline` shows,
-are not. What a phase lasts beyond the device's own work is exposed: there the device waits.
+lasts as long as its busiest resource, a step as long as its phases. Rings follow the alpha-beta model, over the links
+that they use ([Note: Rings across hosts] in machine.py). So what cannot overlap in the lists, such as a gather after
+the update, is seen; stalls inside a phase, which `plan timeline` shows from the same costs, are not. What a phase lasts
+beyond the device's own work is exposed: there the device waits.
 """
 
 from __future__ import annotations
 
-import functools
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from mpizero.layout import Axis, Geometry, MeshShape
-from mpizero.machine import Machine
+from mpizero.layout import Geometry
+from mpizero.machine import Route
+from mpizero.planner.costs import update_seconds
+from mpizero.planner.links import route
 from mpizero.planner.question import Question
 from mpizero.planner.tiers import Offload
 from mpizero.planner.traffic import Sent, sent_by
 from mpizero.schedule.actions import Action, Phase
 from mpizero.schedule.effects import Effect, effect_of
 
-# of device memory per parameter updated: three float32 in and out, a 16-bit gradient in, a 16-bit parameter out
-UPDATE_BYTES = 28
+INSIDE = Route(0)  # of a group of one rank
 OWN = ("compute", "memory")  # resources of the device itself; the others are links, and the host's CPUs
 LINKS = {"down": "PCIe down", "up": "PCIe up", "nvme": "NVMe"}
 
 
 @dataclass
 class Load:
-    """What a phase does, whatever the mesh's sizes: collectives; the units that are computed with (each once, however
-    many segments use it) and that are updated; where in the list it ends."""
+    """What a phase does, whatever the mesh's sizes: collectives; the segments that are computed, the units that are
+    updated; where in the list it ends."""
 
     phase: str
     sends: list[tuple[Action, Effect]] = field(default_factory=list)
@@ -69,9 +70,8 @@ def loads(actions: Iterable[Action], geometry: Geometry) -> list[Load]:
         if effect.sends is not None:
             load.sends.append((action, effect))
         elif effect.work is not None:
-            index, kind = effect.work.index, effect.work.kind
-            units = {"forward": load.forward, "backward": load.backward, "optim_step": load.updated}[kind]
-            units += [index] if kind == "optim_step" else geometry.wrapping.segments[index].completes
+            done = {"forward": load.forward, "backward": load.backward, "optim_step": load.updated}
+            done[effect.work.kind].append(effect.work.index)
     return found
 
 
@@ -100,61 +100,26 @@ def estimate(question: Question, phases: Sequence[Load], sends: Sequence[Sequenc
 def _phase(question: Question, load: Load, sent: Iterable[Sent], geometry: Geometry, offload: Offload,
            moves: Mapping[str, float]) -> dict[str, float]:
     """Seconds that each resource is busy."""
-    machine, units = question.machine, geometry.wrapping.units
+    machine, flops, mesh = question.machine, question.model.forward_flops, geometry.mesh
     busy: dict[str, float] = defaultdict(float)
-    for kind, per_param in ((load.forward, 2), (load.backward, 6 if question.recompute else 4)):
-        if kind:
-            busy["compute"] += machine.compute_seconds(sum(units[unit].numel for unit in kind), question.tokens,
-                                                       per_param)
-    updated = sum(geometry.kept(unit, geometry.placement.optim) for unit in load.updated)
-    if updated and offload.optim == "device":
-        busy["memory"] += UPDATE_BYTES * updated / machine.memory_bandwidth
-    elif updated:
+    for segments, times in ((load.forward, 1), (load.backward, 3 if question.recompute else 2)):
+        if segments:
+            busy["compute"] += times * sum(flops[index] for index in segments) * question.tokens / machine.flops
+    if load.updated and offload.optim == "device":
+        busy["memory"] += math.fsum(update_seconds(unit, geometry, machine) for unit in load.updated)
+    elif load.updated:
+        updated = sum(geometry.kept(unit, geometry.placement.optim) for unit in load.updated)
         busy["CPU update"] += updated * question.sharing / machine.host_adam
     for link, nbytes in moves.items():
         busy[LINKS[link]] += nbytes / (machine.nvme_bandwidth if link == "nvme" else machine.host_bandwidth)
-    leaving = frozenset().union(*leaves(geometry.mesh, question.ranks_per_host))
+    routes = {axis: route(mesh, axis, question.ranks_per_host) for axis in mesh.divided}
     for send in sent:
-        resource, seconds = _wire(machine, send, send.axis not in leaving)
-        busy[resource] += seconds
+        way = routes.get(send.axis, INSIDE)
+        busy["inter-host" if way.leaving else "intra-host"] += machine.wire_seconds(send.nbytes, send.rounds, way)
     return busy
-
-
-def _wire(machine: Machine, sent: Sent, inside: bool) -> tuple[str, float]:
-    """A ring goes as fast as its slowest link."""
-    bandwidth = machine.intra_bandwidth if inside else machine.inter_bandwidth
-    return "intra-host" if inside else "inter-host", machine.message_seconds(sent.nbytes, sent.rounds, bandwidth)
 
 
 def sends_of(load: Load, geometry: Geometry) -> list[Sent]:
     """What a rank sends in a phase."""
     found = (sent_by(action, effect, geometry) for action, effect in load.sends)
     return [sent for sent in found if sent is not None]
-
-
-def between_hosts(sends: Iterable[Sent], mesh: MeshShape, ranks_per_host: int) -> int:
-    """Bytes of `sends` that leave the host, of the rank of which most do: `links.place` without looking at each
-    rank."""
-    by_axis: dict[Axis, int] = defaultdict(int)
-    for send in sends:
-        by_axis[send.axis] += send.nbytes
-    return max(sum(by_axis[axis] for axis in axes) for axes in leaves(mesh, ranks_per_host))
-
-
-@functools.lru_cache(maxsize=1024)
-def leaves(mesh: MeshShape, ranks_per_host: int) -> frozenset[frozenset[Axis]]:
-    """Along which axes a rank sends to another host: the combinations that ranks have, or the one of all axes.
-
-    Ranks fill hosts in order, so the last one of the first host sends to another along every axis whose rings leave
-    hosts at all; unless it stands in the last row of the mesh, which sends back to the first: then all are looked at.
-    """
-    last = ranks_per_host - 1
-    if last >= mesh.ranks - 1:
-        return frozenset([frozenset()])
-    found: set[frozenset[Axis]] = set()
-    for rank in [last] if last < mesh.ranks - mesh.shard else range(mesh.ranks):
-        found.add(frozenset(axis for axis in mesh.divided
-                            if mesh.successor(rank, axis) // ranks_per_host != rank // ranks_per_host))
-        if mesh.divided in found:
-            break
-    return frozenset(found)

@@ -6,11 +6,11 @@ import pytest
 
 from mpizero.papers import compare
 
-P, L = 13 * 10**9, 163_840_000
+P, L, U = 13 * 10**9, 163_840_000, 314_636_800
 
 
 def bytes_of(stage, ranks, dtype="float16"):
-    return {estimate.source: estimate.device_bytes for estimate in compare.others(P, ranks, stage, dtype, L)}
+    return {estimate.source: estimate.device_bytes for estimate in compare.others(P, ranks, stage, dtype, L, U)}
 
 
 def test_deepspeed():
@@ -19,6 +19,14 @@ def test_deepspeed():
         assert bytes_of(stage, 64)["DeepSpeed, stages 1 and 2"] == 2 * P + 18 * P // 64
     assert bytes_of("3", 64)["DeepSpeed, stage 3"] == 4 * L + 18 * P // 64
     assert not any("DeepSpeed" in source for source in bytes_of("0", 64))
+
+
+def test_fsdp():
+    """Float32 shards of parameters, gradients and moments, 16P/N; two units and a gradient whole, or all parameters."""
+    assert bytes_of("3", 64)["PyTorch FSDP2, fully_shard"] == 16 * P // 64 + 6 * U
+    assert bytes_of("3", 64, "float32")["PyTorch FSDP2, fully_shard"] == 16 * P // 64 + 12 * U
+    assert bytes_of("2", 64)["PyTorch FSDP2, no reshard"] == 16 * P // 64 + 2 * P + 2 * U
+    assert not any("FSDP2" in source for stage in "01" for source in bytes_of(stage, 64))
 
 
 def test_megatron():
@@ -44,5 +52,5 @@ def test_papers():
 
 @pytest.mark.parametrize("stage", "0123")
 def test_every_difference_has_a_reason_of_one_line(stage):
-    for estimate in compare.others(P, 64, stage, "float16", L):
+    for estimate in compare.others(P, 64, stage, "float16", L, U):
         assert 20 < len(estimate.why) < 110 and "\n" not in estimate.why and isinstance(estimate.device_bytes, int)

@@ -63,9 +63,10 @@ def test_between_hosts_once_a_step_whatever_the_accumulation():
     assert once.inter_host_bytes == thrice.inter_host_bytes and thrice.intra_host_bytes == 3 * once.intra_host_bytes
 
 
-@pytest.mark.parametrize("per_host, inside",
-                         [(1, (False, False)), (2, (False, True)), (3, (False, False)), (4, (True, True))])
-def test_which_rings_stay_inside_a_host(per_host, inside):
+@pytest.mark.parametrize("per_host, leaving",
+                         [(1, (1, 1)), (2, (2, 0)), (3, (1, 1)), (4, (0, 0))])
+def test_how_many_rings_leave_a_host(per_host, leaving):
     """A mesh of 2 x 2: shard groups 0-1 and 2-3, replicas 0-2 and 1-3."""
     _, geometry = step("3", chain(), 4, 2)
-    assert tuple(links.stays_inside(axis, geometry, per_host) for axis in (Axis.REPLICATE, Axis.SHARD)) == inside
+    found = (links.route(geometry.mesh, axis, per_host) for axis in (Axis.REPLICATE, Axis.SHARD))
+    assert tuple(route.leaving for route in found) == leaving

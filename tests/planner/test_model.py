@@ -58,17 +58,15 @@ def test_equal_units_can_be_cut_again():
     assert model.mlp().cut is None and model.gpt(1, 8, 2, 5).cut is None
 
 
-def test_activations_with_recompute():
-    """One input a segment, the ids and the targets; and the closed form of a block, or logits and what head and loss
-    keep, whichever is more. 3 texts of 6 tokens; width 8, 2 heads."""
-    tokens = 18
-    flow, ids, block = tokens * 8 * 2, 8 * tokens, tokens * (16 * 8 + 2 * 2 * 6)
-    for vocab in (5, 1000):
-        ends = tokens * vocab * 2 + 2 * 4 * tokens + 2 * 4 * tokens
-        small = model.gpt(4, 8, 2, vocab, context=6).recomputed(3, "float16")
-        assert small == 2 * ids + 5 * flow + max(block, ends)
-    assert (block > tokens * 5 * 2 + 16 * tokens) and (block < tokens * 1000 * 2)  # so both were seen
-    assert model.flat(10**6).recomputed(3, "float16") is None
+def test_operations_of_a_forward():
+    """2 a parameter, tied ones with the head, and 4 s h a block for attention: 6 psi + 12 L h s a step."""
+    planned = model.gpt(2, 8, 2, 11, context=6)
+    block = 12 * 8 * 8 + 13 * 8
+    assert planned.forward_flops == (2 * 6 * 8, 2 * block + 4 * 6 * 8, 2 * block + 4 * 6 * 8, 2 * (11 * 8 + 16))
+    assert 3 * sum(planned.forward_flops) == 6 * planned.spec.psi + 12 * 2 * 8 * 6
+    assert sum(model.flat(10**6, 7).forward_flops) == 2 * 10**6
+    untied = model.gpt(2, 8, 2, 11, context=6, tied=False)
+    assert 3 * sum(untied.forward_flops) == 6 * untied.spec.psi + 12 * 2 * 8 * 6
 
 
 def test_heads_must_divide():

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 
 import pytest
 
 from mpizero.layout import Axis, MeshShape, mesh_shape
-from mpizero.machine import Machine
+from mpizero.machine import GPUS, Machine, Route
 from mpizero.planner import links, plan_traffic
 from mpizero.planner.candidate import Candidate
+from mpizero.planner.costs import machine_costs
 from mpizero.planner.fit import STAGES, offloads, rows
 from mpizero.planner.model import flat, gpt, mlp
 from mpizero.planner.question import Question, divisors
-from mpizero.planner.seconds import between_hosts, leaves
+from mpizero.planner.timeline import simulate
 from mpizero.planner.traffic import Sent, sent_bytes
 from mpizero.schedule import StepSettings, set_up
 from mpizero.schedule.actions import AllReduceShard, Unshard
@@ -26,15 +28,16 @@ ASK = Question(gpt(2, 8, 2, 11, context=6), ranks=12, ranks_per_host=4, device_m
 def test_lists_are_those_of_a_run(stage, size):
     """One list for all meshes, weighed on this one, is the list that a run on it executes."""
     for model in (ASK.model, mlp()):
-        step = set_up(model.spec, 12, StepSettings(stage, None if stage == "0" else size, 2))
+        settings = StepSettings(stage, None if stage == "0" else size, 2, backward_prefetch=1, forward_prefetch=1)
+        step = set_up(model.spec, 12, settings)
         candidate = Candidate(replace(ASK, model=model), stage, offloads(stage)[0], size)
         actions = step.lists.step()
         assert candidate.geometry == step.geometry and candidate._step[0] == actions
         sends = [sent for phase in candidate.sends for sent in phase]
         assert sends == plan_traffic(actions, step.geometry)
         placed = links.place(sends, step.geometry, 4)
-        assert (sent_bytes(sends), between_hosts(sends, step.geometry.mesh, 4)) == (
-            placed.sent_bytes, placed.inter_host_bytes)
+        assert (sent_bytes(sends), links.leaving_bytes(sends, step.geometry.mesh, 4)) == (
+            placed.sent_bytes, placed.host_bytes)
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 6, 12, 16, 30])
@@ -46,10 +49,12 @@ def test_what_leaves_hosts(ranks):
         geometry = replace(Candidate(ASK, "3", offloads("3")[0], 1).geometry, mesh=mesh_shape(ranks, size))
         sends = [sent for sent in one if sent.axis in geometry.mesh.divided]
         for per_host in range(1, ranks + 2):
-            assert between_hosts(sends, geometry.mesh, per_host) == (
-                links.place(sends, geometry, per_host).inter_host_bytes), (size, per_host)
-            found = frozenset().union(*leaves(geometry.mesh, per_host))
-            assert found == {axis for axis in geometry.mesh.divided if not links.stays_inside(axis, geometry, per_host)}
+            assert links.leaving_bytes(sends, geometry.mesh, per_host) == (
+                links.place(sends, geometry, per_host).host_bytes), (size, per_host)
+            for axis in Axis:
+                most = max(Counter(rank // per_host for rank in range(ranks) if rank // per_host
+                                   != geometry.mesh.successor(rank, axis) // per_host).values(), default=0)
+                assert links.route(geometry.mesh, axis, per_host) == Route(most, per_host), (axis, size, per_host)
 
 
 def test_a_million_ranks_need_no_million_looks(monkeypatch):
@@ -58,7 +63,7 @@ def test_a_million_ranks_need_no_million_looks(monkeypatch):
     monkeypatch.setattr(MeshShape, "successor",
                         lambda mesh, rank, axis: looks.append(rank) or successor(mesh, rank, axis))
     for size in divisors(10**6):
-        leaves(mesh_shape(10**6, size), 8)
+        links.leaving(mesh_shape(10**6, size), 8)
     assert len(looks) < 10_000
 
 
@@ -93,3 +98,68 @@ def test_a_gather_after_the_update_is_exposed():
     update = 28 * psi / 64 / 3.35e12
     assert found["2"].exposed == {"update": {"inter-host": pytest.approx(ring - update)}}
     assert found["3"].exposed == {}
+
+
+# -- rings across hosts ------------------------------------------------------------------------------------------------
+
+G = gpt(40, 5120, 40, 32_000, context=4096)  # 13B; by hand: 12 h^2 a block, h = 5120, and 40 blocks
+LARGE = Question(G, 64, 8, 80 * 10**9, None, None, Machine(all_nics=True), 4096)
+M = 2 * G.spec.psi
+
+
+@pytest.mark.parametrize("all_nics, nics, rate", [(False, None, 50e9), (True, None, 400e9), (True, 2, 100e9),
+                                                  (False, 2, 50e9), (True, 16, 450e9)])
+def test_a_flat_ring_leaves_each_host_once(all_nics, nics, rate):
+    """Of mpizero over one NIC, of NCCL over all of them, up to the links inside."""
+    machine, flat_ring = Machine(alpha=1e-30, all_nics=all_nics, nics=nics), mesh_shape(64, 64)
+    assert machine.wire_seconds(M, 63, links.route(flat_ring, Axis.SHARD, 8)) == pytest.approx(M / rate)
+
+
+@pytest.mark.parametrize("all_nics, nics, seconds", [(False, None, 1.0), (True, None, 1.0), (False, 1, 8.0),
+                                                     (True, 1, 8.0), (False, 4, 2.0), (True, 4, 2.0)])
+def test_rings_of_replicas_leave_a_host_side_by_side(all_nics, nics, seconds):
+    """8 of them share its NICs, whichever way."""
+    machine = Machine(alpha=1e-30, all_nics=all_nics, nics=nics)
+    assert machine.wire_seconds(50e9, 14, links.route(mesh_shape(64, 8), Axis.REPLICATE, 8)) == pytest.approx(seconds)
+
+
+def test_a_ring_inside_a_host_uses_its_links():
+    for axis, size in ((Axis.SHARD, 8), (Axis.REPLICATE, 1)):
+        ranks = 64 if axis is Axis.SHARD else 8
+        assert links.route(mesh_shape(ranks, size), axis, 8) == Route(0, 8)
+    assert Machine().wire_seconds(450e9, 0, Route(0, 8)) == 1.0
+    slow = Machine(intra_bandwidth=1e9)  # a ring that leaves its host as well is no faster than the links there
+    assert slow.wire_seconds(1e9, 0, Route(1, 8)) == 1.0 and slow.wire_seconds(50e9, 0, Route(1, 1)) == 1.0
+
+
+def test_13b_on_64_h100_by_hand():
+    """6 psi + 12 L h s operations a token at half of 989.4 TFLOP/s hide all rings of stage 3 in one shard group; in
+    groups of 8 a step is longer by the update of 8 times as many parameters, no more: the 2 M/8 (7/8) bytes between
+    replicas hide behind backward."""
+    computing = 4096 * (6 * G.spec.psi + 12 * 40 * 5120 * 4096) / (989.4e12 / 2)
+    row = next(row for row in rows(replace(LARGE, margin=0.05)) if (row.stage, row.offload) == ("3", "none"))
+    update = 28 * G.spec.psi / 3.35e12
+    assert row.seconds_by_size[64] == pytest.approx(computing + update / 64) and round(computing, 2) == 0.72
+    assert row.seconds_by_size[8] == pytest.approx(computing + update / 8)
+    assert row.shard_size == 64
+
+
+# -- the same question to the simulator --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("model, ranks, size, batch", [(G, 8, 8, 1), (G, 64, 64, 1), (G, 64, 8, 1),
+                                                       (gpt(48, 1600, 25, 50_257), 8, 8, 16)])
+@pytest.mark.parametrize("gpu", ["h100", "a100"])
+def test_fit_and_timeline_agree(model, ranks, size, batch, gpu):
+    """They price the same actions alike. What a timeline adds are stalls: the first gather, the last reduction, an
+    update unit by unit; less than 5 % where computing hides the rest."""
+    sheet = GPUS[gpu]
+    machine = Machine(sheet.peak_flops, inter_bandwidth=sheet.inter_bandwidth, intra_bandwidth=sheet.intra_bandwidth,
+                      memory_bandwidth=sheet.memory_bandwidth, all_nics=True)
+    ask = replace(LARGE, model=model, ranks=ranks, shard_size=size, machine=machine, device_memory=10**12).batch(batch)
+    row = next(row for row in rows(ask) if (row.stage, row.offload) == ("3", "none"))
+    step = set_up(model.spec, ranks, StepSettings("3", size, backward_prefetch=1, forward_prefetch=1))
+    costs = machine_costs(model, step.geometry, machine, ask.tokens, 8)
+    timeline = simulate(step.lists.step(), step.geometry, costs)
+    assert timeline.compute == pytest.approx(row.compute_seconds)
+    assert row.seconds <= timeline.finish * (1 + 1e-9) and timeline.finish <= 1.05 * row.seconds

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from mpizero.errors import ConfigError
 from mpizero.machine import Machine
 from mpizero.planner.costs import Costs, machine_costs
+from mpizero.planner.model import flat, gpt
 from mpizero.planner.timeline import COMMUNICATION, COMPUTE, gantt, simulate
 from mpizero.schedule import STRATEGIES, effect_of, show
 from mpizero.schedule.actions import Agree, Backward, Forward, OptimStep, Phase, Reshard, Unshard
@@ -56,7 +57,7 @@ BLOCK = 12 * 5120**2
 
 @pytest.fixture(scope="module")
 def large():
-    return machine_costs(gradients(40, BLOCK)[1], Machine(), 16_384)
+    return machine_costs(flat(40 * BLOCK, 40), gradients(40, BLOCK)[1], Machine(), 16_384, 8)
 
 
 def play(large, limit=None, issue_seconds=0.0, **options):
@@ -74,16 +75,24 @@ def test_costs_of_a_block(large):
 def test_costs_of_a_hybrid_mesh():
     """Shards inside a host of 8, replicas across 8 hosts: each axis at its own speed, with its own number of rounds."""
     geometry = setup("3", chain((BLOCK,) * 2), 64, 8).geometry
-    machine = Machine(alpha=1e-5)
-    costs = machine_costs(geometry, machine, 1, bandwidth=400e9, replica_bandwidth=25e9)
+    machine, model = Machine(alpha=1e-5, intra_bandwidth=400e9, inter_bandwidth=25e9), flat(2 * BLOCK, 2)
+    costs = machine_costs(model, geometry, machine, 1, 8)
     assert costs.all_gather[1] == costs.reduce_scatter[0] == 7 * 1e-5 + 2 * BLOCK * 7 / 8 / 400e9
     assert costs.all_reduce_shard[1] == 14 * 1e-5 + 2 * (2 * BLOCK / 8) * 7 / 8 / 25e9
     assert costs.all_reduce[0] == 14 * 1e-5 + 2 * (2 * BLOCK) * 7 / 8 / 400e9
+    assert costs.optim_step[1] == 28 * BLOCK / 8 / machine.memory_bandwidth
     whole = setup("0", chain((BLOCK,) * 2), 64).geometry
-    assert machine_costs(whole, machine, 1,
-                         replica_bandwidth=25e9).all_reduce[0] == 126 * 1e-5 + 2 * (2 * BLOCK) * 63 / 64 / 25e9
-    assert machine_costs(whole, machine,
-                         1).all_reduce[0] == 126 * 1e-5 + 2 * (2 * BLOCK) * 63 / 64 / machine.inter_bandwidth
+    assert machine_costs(model, whole, machine, 1, 8).all_reduce[0] == 126 * 1e-5 + 2 * (2 * BLOCK) * 63 / 64 / 25e9
+    one_host = setup("0", chain((BLOCK,) * 2), 8).geometry
+    assert machine_costs(model, one_host, machine, 1, 8).all_reduce[0] == 14e-5 + 2 * (2 * BLOCK) * 7 / 8 / 400e9
+
+
+def test_a_tied_embedding_computes_in_the_head():
+    """Once; its lookup costs nothing."""
+    model, machine = gpt(2, 8, 2, 11, context=6), Machine()
+    costs = machine_costs(model, setup("3", model.spec, 4).geometry, machine, 18, 8)
+    assert costs.forward[0] == 18 * 2 * 6 * 8 / machine.flops  # positions alone
+    assert costs.backward[3] == 2 * costs.forward[3] == 2 * 18 * 2 * (11 * 8 + 16) / machine.flops
 
 
 def test_backward_prefetch_makes_the_step_1_40_times_faster(large):
