@@ -12,6 +12,7 @@ import argparse
 from collections.abc import Mapping
 from typing import Any
 
+from mpizero.dtypes import reduction
 from mpizero.errors import ConfigError
 from mpizero.machine import LECTURE_TOKENS, Gpu
 from mpizero.papers.compare import others
@@ -25,7 +26,7 @@ from mpizero.planner.fit import Row, rows
 from mpizero.planner.question import Question
 from mpizero.planner.recommend import recommend, seconds
 from mpizero.quantities import in_units, parse_memory
-from mpizero.text import counted, table
+from mpizero.text import counted, precision, table
 
 HELP = "does it fit, and which stage, offload and shard size to choose"
 EXAMPLE = "fit --gpt 40,5120,40,32000 --context 4096 --ranks 64 --gpu h100"
@@ -51,6 +52,8 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         parser.add_argument(f"--{flag}", type=argument_type(parse_memory), metavar="SIZE", help=words)
     parser.add_argument("--recompute", action="store_true", help="a third more computing, one input a block kept")
     parser.add_argument("--dtype", choices=DTYPES, default="float16", help="of parameters, gradients (float16)")
+    parser.add_argument("--reduce-dtype", choices=DTYPES,
+                        help="what gradients are sent, summed and kept as once reduced (as --dtype)")
     parser.add_argument("--compare", action="store_true",
                         help="what DeepSpeed, Megatron, accelerate and the papers say, and why")
     add_machine(parser, *RATES)
@@ -65,7 +68,7 @@ def answer(options: Options) -> dict[str, Any]:
     advice = recommend(question, found)
     best = advice.row and {"stage": advice.row.stage, "offload": advice.row.offload,
                            "shard_size": advice.row.shard_size}
-    repeated = ("ranks", "ranks_per_host", "dtype", "tokens", "accumulation", "recompute", *MEMORIES)
+    repeated = ("ranks", "ranks_per_host", "dtype", "reduce_dtype", "tokens", "accumulation", "recompute", *MEMORIES)
     result: dict[str, Any] = {
         "model": question.model.name, "psi": question.model.spec.psi,
         **{name: getattr(question, name) for name in repeated},
@@ -78,6 +81,7 @@ def answer(options: Options) -> dict[str, Any]:
 
 def _question(options: Options, gpu: Gpu | None) -> Question:
     model = model_of(options)
+    reduction(options["dtype"], options["reduce_dtype"])  # raises
     known = model.spec.activations is not None
     if known and options["tokens"] is not None:
         raise ConfigError("--tokens is for models of which only a size is known; of this one say --batch-size, and "
@@ -86,8 +90,8 @@ def _question(options: Options, gpu: Gpu | None) -> Question:
     if memory is None:
         raise ConfigError("how much memory has a device? Add --device-memory, as in --device-memory 80GB, or --gpu, as "
                           "in --gpu h100")
-    same = ("ranks", "ranks_per_host", "host_memory", "nvme", "batch_size", "accumulation", "dtype", "shard_size",
-            "recompute", "activations")
+    same = ("ranks", "ranks_per_host", "host_memory", "nvme", "batch_size", "accumulation", "dtype", "reduce_dtype",
+            "shard_size", "recompute", "activations")
     return Question(
         model, device_memory=memory, machine=machine_of(options), **{name: options[name] for name in same},
         tokens=options["batch_size"] * model.context if known else options["tokens"] or LECTURE_TOKENS)
@@ -101,7 +105,8 @@ def _plain(question: Question, row: Row) -> dict[str, Any]:
 def _compared(question: Question, row: Row) -> dict[str, Any]:
     model, psi = question.model, question.model.spec.psi
     found = others(psi, row.shard_size, row.stage, question.dtype, model.largest_leaf)
-    return {"after_backward": stage_bytes(psi, row.stage, row.shard_size, question.dtype), "peak": row.peak["device"],
+    ours = stage_bytes(psi, row.stage, row.shard_size, question.dtype, question.reduce_dtype)
+    return {"after_backward": ours, "peak": row.peak["device"],
             "others": [vars(estimate) for estimate in found]}
 
 
@@ -112,13 +117,18 @@ def show(answer: dict[str, Any]) -> str:
     memory = ", ".join(f"{words} {in_units(answer[key])}" for key, words in MEMORIES.items()
                        if answer[key] is not None)
     parts = [_wrapped(f"{answer['model']}, psi = {answer['psi']:,}"),
-             _wrapped(f"{answer['ranks']:,} ranks, {answer['ranks_per_host']:,} a host; {answer['dtype']}; "
+             _wrapped(f"{answer['ranks']:,} ranks, {answer['ranks_per_host']:,} a host; {_precision(answer)}; "
                       f"{answer['tokens']:,} tokens x {answer['accumulation']} a rank and step; {memory}"),
              _show_rows(answer["rows"]), _wrapped(_legend(answer)), _wrapped(_machine(answer)),
              _wrapped(f"{'Recommended' if answer['recommended'] else 'No recommendation'}: {answer['reason']}.")]
     for stage, entry in answer.get("compare", {}).items():
         parts.append(f"stage {stage}\n" + show_compare(entry["others"], entry["after_backward"], entry["peak"]))
     return "\n\n".join(parts)
+
+
+def _precision(answer: Mapping[str, Any]) -> str:
+    wire = answer["reduce_dtype"] or answer["dtype"]
+    return precision({"dtype": answer["dtype"], "reduce_dtype": wire, "sum_dtype": wire})
 
 
 def _show_rows(found: list[dict[str, Any]]) -> str:

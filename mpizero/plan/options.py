@@ -15,6 +15,7 @@ from mpizero.machine import GPUS, Gpu, Machine
 from mpizero.planner.model import UNITS, PlannedModel, blocks, flat, gpt, mlp
 from mpizero.quantities import in_units, parse_count, parse_flops, parse_latency, parse_rate, parse_share
 from mpizero.schedule import Setup, StepSettings, set_up
+from mpizero.text import precision
 
 Options = Mapping[str, Any]
 T = TypeVar("T")
@@ -23,6 +24,7 @@ MODELS: dict[str, Callable[[], PlannedModel]] = {"mlp": mlp, "13b": blocks}
 DTYPES = ("float16", "bfloat16", "float32")
 MOST = 10**6  # ranks, units, layers: beyond, a plan takes long and is of no use
 WIDTH = 100  # columns of what people read
+PRECISION = ("dtype", "reduce_dtype", "sum_dtype")
 SETTINGS = tuple(field.name for field in fields(StepSettings))
 RATES: dict[str, tuple[Callable[[str], float], str]] = {  # field of Machine -> how its flag is read, what it says
     "peak_flops": (parse_flops, "operations a second of a device, as 989TFLOPs"),
@@ -107,14 +109,14 @@ def add_step(parser: argparse.ArgumentParser) -> None:
     """Ranks, and the flags of `mpizero.train` that shape a step."""
     add_ranks(parser)
     for name, field in FLAGS.items():
-        if field.name in (*SETTINGS, "dtype"):
+        if field.name in (*SETTINGS, *PRECISION):
             parser.add_argument(f"--{name}", default=field.default, **field.metadata)
 
 
 def step_of(options: Options) -> tuple[PlannedModel, Setup]:
     """What `add_model`'s and `add_step`'s flags stand for: the very lists that a run would execute."""
     model, settings = model_of(options), StepSettings(**{name: options[name] for name in SETTINGS})
-    return model, set_up(model.spec, options["ranks"], settings, dtype=options["dtype"])
+    return model, set_up(model.spec, options["ranks"], settings, **{name: options[name] for name in PRECISION})
 
 
 def add_machine(parser: argparse.ArgumentParser, *names: str) -> None:
@@ -150,7 +152,8 @@ def described(model: PlannedModel, step: Setup) -> dict[str, Any]:
     wrapping, geometry = step.wrapping, step.geometry
     return {"model": model.name, "psi": wrapping.numel, "padded_psi": wrapping.padded_numel,
             "units": len(wrapping.units), "ranks": geometry.mesh.ranks, "replicas": geometry.replicas,
-            **asdict(step.settings), "shard_size": geometry.shards, "dtype": geometry.dtype}
+            **asdict(step.settings), "shard_size": geometry.shards, "dtype": geometry.dtype,
+            "reduce_dtype": geometry.wire, "sum_dtype": geometry.sums}
 
 
 def head(answer: Mapping[str, Any]) -> str:
@@ -163,7 +166,7 @@ def head(answer: Mapping[str, Any]) -> str:
     return "\n".join([
         answer["model"],
         f"psi = {answer['psi']:,} parameters in {answer['units']:,} units, {padding:,} elements of padding",
-        *wrapped(", ".join([f"stage {answer['stage']} in {answer['dtype']}", mesh, *steps]))])
+        *wrapped(", ".join([f"stage {answer['stage']} in {precision(answer)}", mesh, *steps]))])
 
 
 def wrapped(text: str) -> list[str]:

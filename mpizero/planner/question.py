@@ -27,6 +27,7 @@ class Question:
     batch_size: int = 1
     accumulation: int = 1
     dtype: str = "float16"
+    reduce_dtype: str | None = None
     shard_size: int | None = None  # None: every one that divides the ranks is tried
     activations: int | None = None  # bytes set aside; None: from the model's shapes, where it has some
     recompute: bool = False
