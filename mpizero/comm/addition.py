@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cached_property
 from itertools import groupby, pairwise
 from typing import final
 
@@ -53,14 +54,19 @@ class Rounding:
     Arrays have at most `width` elements and are cast block by block, in workspace that lives as long as this.
     """
 
-    __slots__ = ("_casts", "_middle", "_block", "_add")
-
     def __init__(self, source: np.dtype, wire: np.dtype, sums: np.dtype, width: int, mem: Allocator):
-        width, dtypes = min(BLOCK, width), [dtype for dtype, _ in groupby((source, wire, sums))]
-        self._casts = [_caster(*pair, width, mem) for pair in pairwise(dtypes)]
-        self._middle = mem.empty(width if len(dtypes) == 3 else 0, wire, WORKSPACE)
-        self._block = mem.empty(width if len(dtypes) > 1 else 0, sums, WORKSPACE)
-        self._add = adder(sums, width, mem)
+        dtypes = [dtype for dtype, _ in groupby((source, wire, sums))]
+        self._sums, self._width, self._mem = sums, min(BLOCK, width), mem
+        self._casts = [_caster(*pair, self._width, mem) for pair in pairwise(dtypes)]
+        self._middle = mem.empty(self._width if len(dtypes) == 3 else 0, wire, WORKSPACE)
+
+    @cached_property
+    def _addend(self) -> Array:
+        return self._mem.empty(self._width if self._casts else 0, self._sums, WORKSPACE)
+
+    @cached_property
+    def _add(self) -> Add:
+        return adder(self._sums, self._width, self._mem)
 
     def put(self, values: Array, total: Array) -> Array:
         """total = values."""
@@ -74,7 +80,7 @@ class Rounding:
         with np.errstate(over="ignore", invalid="ignore"):
             for start in range(0, values.size, BLOCK):
                 block, sums = values[start:start + BLOCK], total[start:start + BLOCK]
-                self._add(sums, self._cast(block, self._block[:block.size]) if self._casts else block, sums)
+                self._add(sums, self._cast(block, self._addend[:block.size]) if self._casts else block, sums)
         return total
 
     def _cast(self, block: Array, out: Array) -> Array:

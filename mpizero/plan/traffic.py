@@ -42,7 +42,7 @@ def _formulas(step: Setup, per_host: int) -> dict[str, dict[str, Any]]:
     world, model = geometry.mesh.ranks, geometry.itemsize * step.wrapping.padded_numel
     words = f"{volume} M (F-1)/F + 2 M/F (R-1)/R, tied again"
     sizes = formula_sizes(geometry.placement, volume, geometry.dtype, geometry.wire, geometry.sums)
-    if set(sizes) != {geometry.itemsize}:
+    if {geometry.wire, geometry.sums} != {geometry.dtype}:
         words = (f"{'+'.join(map(str, sizes))} psi (F-1)/F + {geometry.wire_itemsize}+{geometry.sum_itemsize} psi/F "
                  "(R-1)/R, tied again")
     found: dict[str, dict[str, Any]] = {"a step": {"formula": words, "bytes": formula_sent(geometry, volume)}}
