@@ -178,10 +178,13 @@ def _formula(summary: Mapping[str, Any]) -> str:
     volume, psi = STRATEGIES[summary["stage"]].volume, f"psi = {summary['padded_psi']:,} with padding"
     dtypes = [summary[name] for name in ("dtype", "reduce_dtype", "sum_dtype")]
     sizes = formula_sizes(STRATEGIES[summary["stage"]].placement, volume, *dtypes)
-    if set(sizes) != {size} and replicas == 1:
-        return f"= ({' + '.join(map(str, sizes))}) bytes x (N-1)/N psi elements: N = {shards}, {psi}"
+    each = " + ".join(map(str, sizes))
+    if len(set(dtypes)) > 1 and shards > 1 and replicas > 1:
+        across = " + ".join(str(ITEMSIZE[name]) for name in dtypes[1:])
+        return (f"= ({each}) (F-1)/F psi + ({across}) (R-1)/R psi/F bytes: F = {shards} shards, R = {replicas} "
+                f"replicas, {psi}")
     if len(set(dtypes)) > 1:
-        return "= the papers' volumes, gradients and their sums by their own sizes"
+        return f"= ({each}) bytes x (N-1)/N psi elements: N = {shards * replicas}, {psi}"
     if shards > 1 and replicas > 1:
         return (f"= {volume} (F-1)/F psi + 2 (R-1)/R psi/F elements of {size} bytes: F = {shards} shards, "
                 f"R = {replicas} replicas, {psi}")

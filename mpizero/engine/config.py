@@ -24,7 +24,7 @@ BY_MODEL: dict[str, dict[str, Any]] = {  # defaults that differ, and the sizes t
             "optimizer": "adamw", "weight_decay": 0.01},
 }
 DTYPES = ("float16", "bfloat16", "float32")
-SCALER = {"loss_scale": 2.0**16, "growth_interval": 2000}  # as torch.amp.GradScaler
+SCALER: dict[str, Any] = {"loss_scale": 2.0**16, "growth_interval": 2000}  # as torch.amp.GradScaler
 SIZES = ("hidden", "layers", "d_model", "heads", "context")
 GPT_WARMUP = 10  # a tenth of the steps, where BY_MODEL names none
 
@@ -152,7 +152,8 @@ class TrainConfig:
         steps: what `epochs` come to, once the data is known; before, as many as there can be.
         """
         self._check_types()
-        defaults = BY_MODEL[self.model] | (SCALER if self.dtype == "float16" else dict.fromkeys(SCALER))
+        scaler: dict[str, Any] = SCALER if self.dtype == "float16" else dict.fromkeys(SCALER)
+        defaults = BY_MODEL[self.model] | scaler
         chosen = {name: default if getattr(self, name) is None else getattr(self, name)
                   for name, default in defaults.items()}
         if self.epochs is not None and self.steps is None:
@@ -163,10 +164,10 @@ class TrainConfig:
         sizes = {name: chosen[name] for name in SIZES if name in chosen}
         optim = OptimSettings(chosen["optimizer"], chosen["weight_decay"], chosen["lr"], chosen["warmup"], self.clip)
         memory = None if self.device_memory is None else parse_memory(self.device_memory)
+        wire, sums = reduction(self.dtype, self.reduce_dtype, self.sum_dtype)
         return Settings(self.model, (MLPSizes if self.model == "mlp" else GPTConfig)(**sizes), self.step_settings,
-                        optim, self.dtype, *reduction(self.dtype, self.reduce_dtype, self.sum_dtype),
-                        *(chosen[name] for name in SCALER), self.data, self.batch_size, chosen["steps"], self.seed,
-                        memory, self.check_replicas, self.epochs)
+                        optim, self.dtype, wire, sums, chosen["loss_scale"], chosen["growth_interval"], self.data,
+                        self.batch_size, chosen["steps"], self.seed, memory, self.check_replicas, self.epochs)
 
     def _check_types(self) -> None:
         """ConfigError for values that no flag could give: where Python code makes the configuration."""
@@ -193,10 +194,6 @@ class TrainConfig:
                 raise ConfigError(f"`{name}` {value} is impossible: it must be {rule}, and below 2^40")
         if self.warmup is not None and self.warmup > chosen["steps"]:
             raise ConfigError(f"`warmup` {self.warmup} is longer than `steps` {chosen['steps']}: shorten it")
-        for name in SCALER:
-            if chosen[name] is not None and self.dtype != "float16":
-                raise ConfigError(f"`{name}` {chosen[name]} has no meaning with `dtype` {self.dtype}, whose gradients "
-                                  "need no loss scale: leave it out, or use `dtype` float16")
         for name in ("log", "json"):
             if getattr(self, name) == "":
                 raise ConfigError(f"`{name}` is empty: name a {'folder' if name == 'log' else 'file'}, or leave it out")
@@ -205,6 +202,13 @@ class TrainConfig:
                               "one of them out")
         if self.stage == "0":
             self.step_settings.mesh(1)  # which has no shard size
+        self._check_scale()
+
+    def _check_scale(self) -> None:
+        for name in SCALER if self.dtype != "float16" else ():
+            if getattr(self, name) is not None:
+                raise ConfigError(f"`{name}` {getattr(self, name)} has no meaning with `dtype` {self.dtype}, whose "
+                                  "gradients need no loss scale: leave it out, or use `dtype` float16")
 
 
 NUMBERS: Mapping[Any, tuple[type, ...]] = {int: (int,), float: (float, int)}

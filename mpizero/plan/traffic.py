@@ -58,8 +58,8 @@ def _formulas(step: Setup, per_host: int) -> dict[str, dict[str, Any]]:
 def _how(answer: dict[str, Any]) -> str:
     straight = ("" if answer["reduce_dtype"] == answer["sum_dtype"] else
                 f" Gradients go straight to the ranks that sum them in {answer['sum_dtype']}.")
-    return "\n".join(wrapped("In a ring a rank sends to its successor alone: where a ring spans hosts, the last rank of "
-                             f"each host sends to another one.{straight}"))
+    return "\n".join(wrapped("In a ring a rank sends to its successor alone: where a ring spans hosts, the last rank "
+                             f"of each host sends to another one.{straight}"))
 
 
 def show(answer: dict[str, Any]) -> str:

@@ -1,7 +1,8 @@
 """Which of the bytes that a step sends leave the host? From the same list of sends, and where the mesh's ranks stand.
 
-A ring sends to its next member only; what goes straight to its owner, to all members alike. Ranks fill hosts in order, so a shard group's ring leaves a host at its border
-alone, and a replicate group whose members stand on different hosts leaves it at every rank.
+A ring sends to its next member only. What goes straight to its owner goes to all members alike. Ranks fill hosts in
+order, so a shard group's ring leaves a host at its border alone, and a replicate group whose members stand on different
+hosts leaves it at every rank.
 """
 
 from __future__ import annotations
@@ -37,7 +38,8 @@ def place(sends: Iterable[Sent], geometry: Geometry, ranks_per_host: int) -> Lin
     leaving: dict[int, int] = defaultdict(int)
     for rank, (_, between) in enumerate(ranks):
         leaving[rank // ranks_per_host] += between
-    return Links(sum((*rings.values(), *straight.values())), max(between for _, between in ranks), max(inside for inside, _ in ranks),
+    sent = sum((*rings.values(), *straight.values()))
+    return Links(sent, max(between for _, between in ranks), max(inside for inside, _ in ranks),
                  max(leaving.values()), len(leaving), tuple(ranks))
 
 

@@ -90,8 +90,8 @@ def formula_sent(geometry: Geometry, volume: int) -> int:
     """Bytes a rank sends in a step of one microbatch: volume M (F-1)/F + 2 M/F (R-1)/R for M bytes of parameters.
 
     Where gradients have other sizes on the wire or as sums, `formula_sizes` stands for `volume` times M per parameter;
-    across replicas both of theirs do. M is padded. volume: 2 or 3, of the strategy (ZeRO sec. 7). A tied unit whose parameters are sharded is gathered at
-    each use: 2 M_u (F-1)/F more for each segment beyond the first.
+    across replicas both of theirs do. M is padded. volume: 2 or 3, of the strategy (ZeRO sec. 7). A tied unit whose
+    parameters are sharded is gathered at each use: 2 M_u (F-1)/F more for each segment beyond the first.
     """
     wrapping, shards, replicas = geometry.wrapping, geometry.shards, geometry.replicas
     uses = [sum(unit in segment.units for segment in wrapping.segments) for unit in range(len(wrapping.units))]
