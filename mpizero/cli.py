@@ -34,11 +34,13 @@ GROUPS = {
     "the model and its data": "model hidden layers d-model heads context data",
     "the step and how it is sharded": "stage shard-size batch-size accumulation no-sync backward-prefetch "
                                       "forward-prefetch keep-last-unit limit-all-gathers",
-    "precision and optimizer": "dtype optimizer lr warmup weight-decay clip",
+    "precision and optimizer": "dtype reduce-dtype sum-dtype loss-scale growth-interval optimizer lr warmup "
+                               "weight-decay clip",
     "the run": "steps epochs seed device-memory check-replicas",
     "what is printed and written": "print-actions log log-every log-format json",
 }
-ALIASES = {"dtype": {"fp16": "float16", "half": "float16", "bf16": "bfloat16", "fp32": "float32", "float": "float32"}}
+DTYPES = {"fp16": "float16", "half": "float16", "bf16": "bfloat16", "fp32": "float32", "float": "float32"}
+ALIASES = dict.fromkeys(("dtype", "reduce-dtype", "sum-dtype"), DTYPES)
 USER_ERROR = 2  # exit status, as of entry points with ranks
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -14,9 +14,10 @@ from mpizero.dtypes import ITEMSIZE
 from mpizero.engine.job import Job
 from mpizero.engine.trainer import StepRecord
 from mpizero.memory.kinds import ACTIVATION, MODEL_STATE, WORKSPACE
+from mpizero.planner import formula_sizes
 from mpizero.quantities import in_units
 from mpizero.schedule import STRATEGIES
-from mpizero.text import counted, numbers, table
+from mpizero.text import counted, numbers, precision, table
 
 WIDTH = 100  # columns where no terminal tells, and the most that text takes
 LONG = 20.0  # seconds; a run that takes longer says how much is left
@@ -42,7 +43,8 @@ def header(job: Job) -> str:
     lines = [
         f"{world.library}; {counted(world.size, 'rank')}: {', '.join(ranks)}",
         f"model {job.task.model.name}: psi = {wrapping.numel:,} parameters in {len(wrapping.units)} units, "
-        f"{wrapping.padded_numel - wrapping.numel} of padding; {settings.dtype}; {job.task.data.describe()}",
+        f"{wrapping.padded_numel - wrapping.numel} of padding; {precision(vars(settings))}; "
+        f"{job.task.data.describe()}",
         f"stage {settings.step.stage}: {mesh}; {counted(settings.batch_size, 'sample')} a rank x "
         f"{counted(settings.step.accumulation, 'microbatch')} = {job.samples:,} a step",
     ]
@@ -174,6 +176,15 @@ def _formula(summary: Mapping[str, Any]) -> str:
         return ""
     shards, replicas, size = summary["shard_size"], summary["replicas"], ITEMSIZE[summary["dtype"]]
     volume, psi = STRATEGIES[summary["stage"]].volume, f"psi = {summary['padded_psi']:,} with padding"
+    dtypes = [summary[name] for name in ("dtype", "reduce_dtype", "sum_dtype")]
+    sizes = formula_sizes(STRATEGIES[summary["stage"]].placement, volume, *dtypes)
+    each = " + ".join(map(str, sizes))
+    if len(set(dtypes)) > 1 and shards > 1 and replicas > 1:
+        across = " + ".join(str(ITEMSIZE[name]) for name in dtypes[1:])
+        return (f"= ({each}) (F-1)/F psi + ({across}) (R-1)/R psi/F bytes: F = {shards} shards, R = {replicas} "
+                f"replicas, {psi}")
+    if len(set(dtypes)) > 1:
+        return f"= ({each}) bytes x (N-1)/N psi elements: N = {shards * replicas}, {psi}"
     if shards > 1 and replicas > 1:
         return (f"= {volume} (F-1)/F psi + 2 (R-1)/R psi/F elements of {size} bytes: F = {shards} shards, "
                 f"R = {replicas} replicas, {psi}")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any
 
 
 def readable(name: object) -> str:
@@ -24,6 +25,12 @@ def numbers(values: Sequence[int]) -> str:
         else:
             runs.append([value])
     return ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
+
+
+def precision(facts: Mapping[str, Any]) -> str:
+    """`float16`; `float16, gradients sent as float16 and summed in float32`. facts: dtype, reduce_dtype, sum_dtype."""
+    dtype, wire, sums = (facts[name] for name in ("dtype", "reduce_dtype", "sum_dtype"))
+    return dtype if dtype == wire == sums else f"{dtype}, gradients sent as {wire} and summed in {sums}"
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[object]], right: Collection[str] = ()) -> str:

@@ -7,7 +7,7 @@ import pytest
 from mpizero import console
 from mpizero.console import StepLines, duration, key_values, proof
 from mpizero.engine.trainer import StepRecord
-from mpizero.text import numbers
+from mpizero.text import numbers, precision
 from tests.report.sample import sample
 
 RECORD = StepRecord(step=11, loss=1.74951, grad_norm=2.9412, lr=8.1e-3, loss_scale=1.0, skipped=False, seconds=0.023,
@@ -92,3 +92,19 @@ def test_the_formula_stands_where_the_bytes_are_its_own():
     assert "(N-1)/N" not in proof(summary)
     _, hybrid, _ = sample(ranks=4, units=3, shards=2)
     assert "= 3 (F-1)/F psi + 2 (R-1)/R psi/F elements of 2 bytes: F = 2 shards, R = 2 replicas" in proof(hybrid)
+
+
+def test_the_formula_of_gradients_with_other_sizes():
+    _, summary, _ = sample(ranks=4, units=3)
+    wide = {**summary, "reduce_dtype": "float32", "sum_dtype": "float32"}
+    assert "= (4 + 2 + 2) bytes x (N-1)/N psi elements: N = 4, psi = " in proof(wide)
+    whole = {**wide, "stage": "0", "shard_size": 1, "replicas": 4}
+    assert "= (4 + 4) bytes x (N-1)/N psi elements: N = 4" in proof(whole)
+    assert "= (4 + 2 + 2) (F-1)/F psi + (4 + 4) (R-1)/R psi/F bytes: F = 2 shards, R = 2 replicas" in proof(
+        {**wide, "shard_size": 2, "replicas": 2})
+
+
+def test_precision_in_words():
+    facts = {"dtype": "float16", "reduce_dtype": "float16", "sum_dtype": "float16"}
+    assert precision(facts) == "float16"
+    assert precision(facts | {"sum_dtype": "float32"}) == "float16, gradients sent as float16 and summed in float32"

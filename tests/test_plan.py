@@ -403,3 +403,21 @@ def test_a_step_of_offload_is_the_sum_of_its_parts(plan):
         gpu, cpu = row["forward"] + max(row["backward"], row["down"]), max(row["update"], row["up"])
         assert (row["seconds"], row["delayed_seconds"]) == (gpu + cpu, max(gpu, cpu))
         assert row["gain"] == row["seconds"] / row["delayed_seconds"]
+
+
+def test_gradients_sent_and_summed_in_other_dtypes(plan):
+    """Counted by the same walk as a run's; psi = 32,656 on 4 ranks, nothing padded."""
+    memory, out = plan("memory --model mlp --ranks 4 --stage 3 --sum-dtype float32")
+    assert memory["after_backward"] == memory["formula"] == 18 * 32_656 // 4 and "18 psi/N" in out
+    assert "float16, gradients sent as float16 and summed in float32" in " ".join(out.split())
+    for more, each, words in (("--sum-dtype float32", 2 + 2, "straight to the ranks that sum"),
+                              ("--reduce-dtype float32", 4 + 2, "4+2 psi (F-1)/F + 4+4 psi/F (R-1)/R")):
+        traffic, out = plan(f"traffic --model mlp --ranks 4 {more}")
+        assert traffic["sent_bytes"] == traffic["formulas"]["a step"]["bytes"] == each * 32_656 * 3 // 4
+        assert words in " ".join(out.split())
+    asked = "fit --model mlp --ranks 4 --device-memory 1GB --shard-size 4"
+    (half, _), (wide, out) = plan(asked), plan(f"{asked} --reduce-dtype float32")
+    more = {row["stage"]: wide_row["peak"]["device"] - row["peak"]["device"]
+            for row, wide_row in zip(half["rows"], wide["rows"], strict=True) if row["offload"] == "none"}
+    assert more["0"] == 2 * 32_656 and more["3"] <= 2 * 32_656 // 4
+    assert "float16, gradients sent as float32 and summed in float32" in " ".join(out.split())

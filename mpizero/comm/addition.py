@@ -1,8 +1,11 @@
-"""The addition of a reduction: NumPy's, but for float16 in vectorised passes, bit for bit the same."""
+"""The additions and casts of a reduction: NumPy's, but for float16 in vectorised passes, bit for bit the same."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cached_property
+from itertools import groupby, pairwise
+from typing import final
 
 import numpy as np
 
@@ -11,9 +14,10 @@ from mpizero.half import narrow, widen
 from mpizero.memory.kinds import WORKSPACE
 from mpizero.memory.ledger import Allocator
 
+Cast = Callable[[Array, Array], object]  # (source, out): out = source, rounded once to nearest even
 Add = Callable[[Array, Array, Array], object]  # (a, b, out): out = a + b, rounded once; out may be a or b
 
-HALF = np.dtype(np.float16).char
+HALF, SINGLE = np.dtype(np.float16).char, np.dtype(np.float32).char
 BLOCK = 16384  # elements: four scratch blocks of float32 fit a core's own cache
 SMALL = 8192  # elements below which NumPy's one call is faster than two dozen
 
@@ -41,6 +45,64 @@ def adder(dtype: np.dtype, width: int, mem: Allocator) -> Add:
             narrow(x[:size], out[part], z[:size], more[:size])
 
     return _quiet(add)
+
+
+@final
+class Rounding:
+    """Values of dtype `source` as a sum of dtype `sums` takes them: rounded to what is sent, `wire`.
+
+    Arrays have at most `width` elements and are cast block by block, in workspace that lives as long as this.
+    """
+
+    def __init__(self, source: np.dtype, wire: np.dtype, sums: np.dtype, width: int, mem: Allocator):
+        dtypes = [dtype for dtype, _ in groupby((source, wire, sums))]
+        self._sums, self._width, self._mem = sums, min(BLOCK, width), mem
+        self._casts = [_caster(*pair, self._width, mem) for pair in pairwise(dtypes)]
+        self._middle = mem.empty(self._width if len(dtypes) == 3 else 0, wire, WORKSPACE)
+
+    @cached_property
+    def _addend(self) -> Array:
+        return self._mem.empty(self._width if self._casts else 0, self._sums, WORKSPACE)
+
+    @cached_property
+    def _add(self) -> Add:
+        return adder(self._sums, self._width, self._mem)
+
+    def put(self, values: Array, total: Array) -> Array:
+        """total = values."""
+        with np.errstate(over="ignore", invalid="ignore"):
+            for start in range(0, values.size, BLOCK):
+                self._cast(values[start:start + BLOCK], total[start:start + BLOCK])
+        return total
+
+    def add(self, values: Array, total: Array) -> Array:
+        """total = total + values."""
+        with np.errstate(over="ignore", invalid="ignore"):
+            for start in range(0, values.size, BLOCK):
+                block, sums = values[start:start + BLOCK], total[start:start + BLOCK]
+                self._add(sums, self._cast(block, self._addend[:block.size]) if self._casts else block, sums)
+        return total
+
+    def _cast(self, block: Array, out: Array) -> Array:
+        if len(self._casts) == 2:
+            middle = self._middle[:block.size]
+            self._casts[0](block, middle)
+            self._casts[1](middle, out)
+        elif self._casts:
+            self._casts[0](block, out)
+        else:
+            np.copyto(out, block)
+        return out
+
+
+def _caster(source: np.dtype, target: np.dtype, width: int, mem: Allocator) -> Cast:
+    """The cast of blocks of at most `width` elements. That of float32 to float16 takes 2 blocks of workspace."""
+    if (source.char, target.char) == (HALF, SINGLE):
+        return widen
+    if (source.char, target.char) == (SINGLE, HALF):
+        x, y = (mem.empty(width, np.float32, WORKSPACE) for _ in range(2))
+        return lambda block, out: narrow(block, out, x[:block.size], y[:block.size])
+    return lambda block, out: np.copyto(out, block, casting="unsafe")  # same_kind does not know bfloat16
 
 
 def _quiet(add: Add) -> Add:

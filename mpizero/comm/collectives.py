@@ -7,7 +7,7 @@ from functools import cache
 
 import numpy as np
 
-from mpizero.comm import ring
+from mpizero.comm import mixed, ring
 from mpizero.comm.channel import Array, Channel, Requests
 from mpizero.comm.group import Group
 from mpizero.comm.ring import chunk
@@ -16,21 +16,24 @@ from mpizero.comm.wait import gave_up, wait
 
 
 def reduce_scatter(
-    group: Group, flat: Array, out: Array, *, accumulate: bool = False, unit: str = "", phase: str = ""
+    group: Group, flat: Array, out: Array, *, accumulate: bool = False, wire: np.dtype | None = None, unit: str = "",
+    phase: str = ""
 ) -> None:
     """out (numel of this rank's chunk,) = sum over ranks of that chunk of flat (numel,).
 
-    With `accumulate` out = out + sum. The sum is made in flat's dtype, in an order that depends on chunk and group
-    only. The contents of `flat` are lost. `out` may be flat's own chunk. Each rank sends (N-1)/N of flat's bytes.
+    With `accumulate` out = out + sum. wire: what values are sent as (None: as flat's and out's one dtype). The sum is
+    made in out's dtype, in an order that depends on chunk and group only, as fits: see `mixed`. The contents of `flat`
+    are lost. `out` may be flat's own chunk. Each rank sends (N-1)/N * numel elements.
     """
     _check(flat, "flat")
     _check(out, "out")
     own = chunk(flat.size, group.rank, group.size)
     width = own.stop - own.start
-    if out.size != width or out.dtype != flat.dtype:
+    if out.size != width or wire is None and out.dtype != flat.dtype:
         raise ValueError(f"out has {out.size} elements of {out.dtype}, this rank's chunk has {width} of {flat.dtype}")
-    channel = Channel(group, "reduce_scatter", unit, phase, _name(flat.dtype), flat.size)
-    _drive(channel, ring.reduce_scatter(channel, flat, out, accumulate))
+    wire = wire or flat.dtype
+    channel = Channel(group, "reduce_scatter", unit, phase, _name(wire), flat.size)
+    _drive(channel, mixed.reduce_scatter(channel, flat, out, accumulate, wire))
 
 
 def all_gather(group: Group, flat: Array, *, unit: str = "", phase: str = "", op: str = "all_gather") -> None:
@@ -43,14 +46,23 @@ def all_gather(group: Group, flat: Array, *, unit: str = "", phase: str = "", op
     _drive(channel, ring.all_gather(channel, flat))
 
 
-def all_reduce(group: Group, flat: Array, *, unit: str = "", phase: str = "") -> None:
-    """flat (numel,) = sum over ranks, bit for bit that of `reduce_scatter` then `all_gather`.
+def all_reduce(
+    group: Group, flat: Array, out: Array | None = None, *, accumulate: bool = False, wire: np.dtype | None = None,
+    unit: str = "", phase: str = ""
+) -> None:
+    """out (numel,) = sum over ranks of flat (numel,), bit for bit that of `reduce_scatter` then `all_gather`.
 
-    Each rank sends 2 (N-1)/N of its bytes.
+    out: None for flat itself. With `accumulate` out, which all ranks then hold alike, = out + sum. wire: as of
+    `reduce_scatter`. Each rank sends (N-1)/N * numel elements of what is sent, and as many of out's dtype.
     """
     _check(flat, "flat")
-    channel = Channel(group, "all_reduce", unit, phase, _name(flat.dtype), flat.size)
-    _drive(channel, ring.all_reduce(channel, flat))
+    target = flat if out is None else out
+    _check(target, "out")
+    if target.size != flat.size or wire is None and target.dtype != flat.dtype:
+        raise ValueError(f"out has {target.size} elements of {target.dtype}, flat has {flat.size} of {flat.dtype}")
+    wire = wire or flat.dtype
+    channel = Channel(group, "all_reduce", unit, phase, _name(wire), flat.size)
+    _drive(channel, mixed.all_reduce(channel, flat, target, accumulate, wire))
 
 
 def broadcast(group: Group, flat: Array, root: int, *, unit: str = "", phase: str = "") -> None:

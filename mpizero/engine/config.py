@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+from mpizero.dtypes import reduction
 from mpizero.errors import ConfigError
 from mpizero.layout import OPTIMIZERS
 from mpizero.layout.models import GPTConfig, MLPSizes
@@ -22,6 +23,8 @@ BY_MODEL: dict[str, dict[str, Any]] = {  # defaults that differ, and the sizes t
     "gpt": {"layers": 4, "d_model": 128, "heads": 4, "context": 128, "steps": 300, "lr": 2e-3, "warmup": None,
             "optimizer": "adamw", "weight_decay": 0.01},
 }
+DTYPES = ("float16", "bfloat16", "float32")
+SCALER: dict[str, Any] = {"loss_scale": 2.0**16, "growth_interval": 2000}  # as torch.amp.GradScaler
 SIZES = ("hidden", "layers", "d_model", "heads", "context")
 GPT_WARMUP = 10  # a tenth of the steps, where BY_MODEL names none
 
@@ -40,7 +43,8 @@ class OptimSettings:
 
 @dataclass(frozen=True)
 class Settings:
-    """A `TrainConfig` with every default filled in and every size in numbers. device_memory: bytes.
+    """A `TrainConfig` with every default filled in and every size in numbers. device_memory: bytes. loss_scale,
+    growth_interval: None but for float16.
 
     epochs, end: where `epochs` was given, the number of the first training sample that is not seen any more; steps
     follow from it (see `samples.with_epochs`). Else None.
@@ -51,6 +55,10 @@ class Settings:
     step: StepSettings
     optim: OptimSettings
     dtype: str
+    reduce_dtype: str
+    sum_dtype: str
+    loss_scale: float | None
+    growth_interval: int | None
     data: str | None
     batch_size: int
     steps: int
@@ -103,7 +111,16 @@ class TrainConfig:
     limit_all_gathers: int | None = _option(None, "units gathered at once, unless a segment needs more (no limit)",
                                             type=int, metavar="K")
     dtype: str = _option("float16", "of parameters, activations and gradients",
-                         choices=["float16", "bfloat16", "float32"])
+                         choices=DTYPES)
+    reduce_dtype: str | None = _option(None, "what gradients are sent as to be summed over ranks (as dtype)",
+                                       choices=DTYPES)
+    sum_dtype: str | None = _option(None, "what they are summed in over ranks and microbatches, and kept in (as "
+                                    "reduce-dtype); float32 sums of 16-bit messages do not lose more with more ranks",
+                                    choices=DTYPES)
+    loss_scale: float | None = _option(None, "of the first step in float16, which alone has one; an overflow halves it "
+                                       "and skips the step (65536)", type=float, metavar="S")
+    growth_interval: int | None = _option(None, "steps in a row without overflow after which the loss scale doubles "
+                                          "(2000)", type=int, metavar="K")
     optimizer: str | None = _option(None, "adam adds weight decay to the gradient, adamw does not (mlp adam, gpt "
                                     "adamw)", choices=list(OPTIMIZERS))
     weight_decay: float | None = _option(None, "weight decay (mlp 0, gpt 0.01)", type=float)
@@ -135,8 +152,10 @@ class TrainConfig:
         steps: what `epochs` come to, once the data is known; before, as many as there can be.
         """
         self._check_types()
+        scaler: dict[str, Any] = SCALER if self.dtype == "float16" else dict.fromkeys(SCALER)
+        defaults = BY_MODEL[self.model] | scaler
         chosen = {name: default if getattr(self, name) is None else getattr(self, name)
-                  for name, default in BY_MODEL[self.model].items()}
+                  for name, default in defaults.items()}
         if self.epochs is not None and self.steps is None:
             chosen["steps"] = LARGEST - 1 if steps is None else steps
         if chosen["warmup"] is None:
@@ -145,9 +164,10 @@ class TrainConfig:
         sizes = {name: chosen[name] for name in SIZES if name in chosen}
         optim = OptimSettings(chosen["optimizer"], chosen["weight_decay"], chosen["lr"], chosen["warmup"], self.clip)
         memory = None if self.device_memory is None else parse_memory(self.device_memory)
+        wire, sums = reduction(self.dtype, self.reduce_dtype, self.sum_dtype)
         return Settings(self.model, (MLPSizes if self.model == "mlp" else GPTConfig)(**sizes), self.step_settings,
-                        optim, self.dtype, self.data, self.batch_size, chosen["steps"], self.seed, memory,
-                        self.check_replicas, self.epochs)
+                        optim, self.dtype, wire, sums, chosen["loss_scale"], chosen["growth_interval"], self.data,
+                        self.batch_size, chosen["steps"], self.seed, memory, self.check_replicas, self.epochs)
 
     def _check_types(self) -> None:
         """ConfigError for values that no flag could give: where Python code makes the configuration."""
@@ -182,6 +202,13 @@ class TrainConfig:
                               "one of them out")
         if self.stage == "0":
             self.step_settings.mesh(1)  # which has no shard size
+        self._check_scale()
+
+    def _check_scale(self) -> None:
+        for name in SCALER if self.dtype != "float16" else ():
+            if getattr(self, name) is not None:
+                raise ConfigError(f"`{name}` {getattr(self, name)} has no meaning with `dtype` {self.dtype}, whose "
+                                  "gradients need no loss scale: leave it out, or use `dtype` float16")
 
 
 NUMBERS: Mapping[Any, tuple[type, ...]] = {int: (int,), float: (float, int)}
@@ -193,7 +220,7 @@ def _at_least(bound: int) -> tuple[Callable[[float], bool], str]:
 
 _POSITIVE: tuple[Callable[[float], bool], str] = (lambda value: value > 0, "above 0")
 RULES: Mapping[str, tuple[Callable[[float], bool], str]] = {
-    **{name: _at_least(1) for name in (*SIZES, "batch_size", "log_every")},
+    **{name: _at_least(1) for name in (*SIZES, "batch_size", "log_every", *SCALER)},
     **{name: _at_least(0) for name in ("steps", "warmup", "weight_decay", "check_replicas", "seed")},
     "epochs": _POSITIVE,
     "lr": _POSITIVE,

@@ -110,7 +110,8 @@ def prepare(config: TrainConfig, world: Group, *, task: Task | None = None, poli
     if config.epochs is not None:
         settings = with_epochs(config, task.data, world.size)
     optimizer = make_optimizer(settings.optim)
-    setup = set_up(task.model.spec, world.size, settings.step, dtype=settings.dtype, optimizer=optimizer.spec,
+    setup = set_up(task.model.spec, world.size, settings.step, dtype=settings.dtype,
+                   reduce_dtype=settings.reduce_dtype, sum_dtype=settings.sum_dtype, optimizer=optimizer.spec,
                    policy=policy)
     _check_host(setup, world)
     compare_model(setup.wrapping, world)
@@ -118,7 +119,7 @@ def prepare(config: TrainConfig, world: Group, *, task: Task | None = None, poli
     units = [Unit(layout, setup.geometry, grid, ledger, written) for layout in setup.wrapping.units]
     for unit in units:
         unit.initialise(task.model, settings.seed)
-    state = TrainingState(units, LossScaler(enabled=settings.dtype == "float16"))
+    state = TrainingState(units, make_scaler(settings))
     executor = Executor(task, setup.wrapping, units, written, ledger)
     return Job(config, settings, task, world, grid, setup.geometry, setup.lists, ledger, log, state, executor,
                optimizer)
@@ -135,6 +136,13 @@ def _check_host(setup: Setup, world: Group) -> None:
                                 f"{in_units(ranks * planned)} ({in_units(planned)} each), but it has "
                                 f"{in_units(available)} of memory left: use a smaller model, a higher `stage`, or more "
                                 "hosts")
+
+
+def make_scaler(settings: Settings) -> LossScaler:
+    """The loss scale that the settings name; of other dtypes than float16 it is 1 for ever."""
+    if settings.loss_scale is None or settings.growth_interval is None:
+        return LossScaler(enabled=False)
+    return LossScaler(settings.loss_scale, growth_interval=settings.growth_interval)
 
 
 def make_optimizer(settings: OptimSettings) -> Optimizer:

@@ -45,7 +45,7 @@ def summarise(job: Job, progress: Progress) -> dict[str, Any]:
         "signal": signal.Signals(progress.signal).name if progress.signal else None,
         "settings": flat(settings),
         "world_size": job.world.size, "stage": settings.step.stage, "model": job.task.model.name,
-        "dtype": settings.dtype,
+        "dtype": settings.dtype, "reduce_dtype": settings.reduce_dtype, "sum_dtype": settings.sum_dtype,
         "shard_size": job.mesh.shape.size(Axis.SHARD),
         "replicas": job.mesh.shape.size(Axis.REPLICATE),
         "batch_size": settings.batch_size,

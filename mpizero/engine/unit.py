@@ -44,12 +44,14 @@ class Unit:
         self.layout, self.placement, self.mesh, self.ledger = layout, geometry.placement, mesh, ledger
         self._written = written
         self.dtype = numpy_dtype(geometry.dtype)
+        self.wire, self.grad_dtype = numpy_dtype(geometry.wire), numpy_dtype(geometry.sums)
         shards = mesh.group(Axis.SHARD)
         self.shard = layout.shard(shards.rank, shards.size)
         self.phase = "start"
         self._unsharded_param: Array | None = None  # (padded_numel,) where parameters are sharded, while gathered
-        self._unsharded_grad: Array | None = None  # (padded_numel,) from the first backward to the reduction
-        self._grad: Array | None = None  # reduced: whole or a shard, as the reduction leaves it
+        # (padded_numel,) in `dtype`, from the first backward to the reduction
+        self._unsharded_grad: Array | None = None
+        self._grad: Array | None = None  # reduced, in `grad_dtype`: whole or a shard, as the reduction leaves it
 
         ledger.at("init", layout.name)
         self.param = ledger.zeros(self._numel(self.placement.params), self.dtype, PARAM)
@@ -163,24 +165,28 @@ class Unit:
         """Sum along the axis; the shard of the sum becomes, or is added to, the reduced gradient."""
         flat, first = self._close_grad(), self._grad is None
         if first:
-            self._grad = self.ledger.empty(self._numel(SHARDED), self.dtype, GRAD)
-        reduce_scatter(self.mesh.group(axis), flat, self.grad, accumulate=not first, unit=self.layout.name,
-                       phase=self.phase)
+            self._grad = self.ledger.empty(self._numel(SHARDED), self.grad_dtype, GRAD)
+        reduce_scatter(self.mesh.group(axis), flat, self.grad, accumulate=not first, wire=self.wire,
+                       unit=self.layout.name, phase=self.phase)
         self.ledger.discard(flat)
 
     def all_reduce_grad(self, axis: Axis) -> None:
         """Sum along the axis; the whole sum becomes, or is added to, the reduced gradient."""
-        flat = self._close_grad()
-        all_reduce(self.mesh.group(axis), flat, unit=self.layout.name, phase=self.phase)
-        if self._grad is None:
-            self._grad = self.ledger.rekind(flat, GRAD)
+        flat, first = self._close_grad(), self._grad is None
+        in_place = first and self.grad_dtype == self.dtype
+        if first:
+            self._grad = flat if in_place else self.ledger.empty(flat.size, self.grad_dtype, GRAD)
+        all_reduce(self.mesh.group(axis), flat, self.grad, accumulate=not first, wire=self.wire, unit=self.layout.name,
+                   phase=self.phase)
+        if in_place:
+            self.ledger.rekind(flat, GRAD)
         else:
-            np.add(self._grad, flat, out=self._grad)
             self.ledger.discard(flat)
 
     def all_reduce_shard(self, axis: Axis) -> None:
         """Sum this rank's shard of the reduced gradient along the axis."""
-        all_reduce(self.mesh.group(axis), self.part_of(self.grad, self.shard), unit=self.layout.name, phase=self.phase)
+        all_reduce(self.mesh.group(axis), self.part_of(self.grad, self.shard), wire=self.wire, unit=self.layout.name,
+                   phase=self.phase)
 
     def free_grad(self) -> None:
         """Free the reduced gradient."""

@@ -13,13 +13,19 @@ from mpizero.layout.wrapping import Wrapping
 
 @dataclass(frozen=True)
 class Geometry:
-    """A wrapped model under a placement on a mesh, stored in `dtype`, updated by `optimizer`."""
+    """A wrapped model under a placement on a mesh, stored in `dtype`, updated by `optimizer`.
+
+    reduce_dtype: what gradients are sent as to be summed; None: as they are stored. sum_dtype: what their sums are made
+    and kept in; None: as sent.
+    """
 
     wrapping: Wrapping
     placement: Placement
     mesh: MeshShape = MeshShape()
     dtype: str = "float16"
     optimizer: OptimizerSpec = ADAM
+    reduce_dtype: str | None = None
+    sum_dtype: str | None = None
 
     @property
     def replicas(self) -> int:
@@ -31,8 +37,26 @@ class Geometry:
 
     @property
     def itemsize(self) -> int:
-        """Bytes of a stored parameter or gradient."""
+        """Bytes of a stored parameter, or of a gradient before it is reduced."""
         return ITEMSIZE[self.dtype]
+
+    @property
+    def wire(self) -> str:
+        """What gradients are sent as."""
+        return self.reduce_dtype or self.dtype
+
+    @property
+    def sums(self) -> str:
+        """What gradients are summed in, and reduced gradients are stored in."""
+        return self.sum_dtype or self.wire
+
+    @property
+    def wire_itemsize(self) -> int:
+        return ITEMSIZE[self.wire]
+
+    @property
+    def sum_itemsize(self) -> int:
+        return ITEMSIZE[self.sums]
 
     @property
     def optimizer_bytes(self) -> int:

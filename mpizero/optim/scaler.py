@@ -83,7 +83,7 @@ class LossScaler:
             raise LossScaleError(f"{where} is inf or NaN although the loss scale is already at its floor of "
                                  f"{self.min_scale:g}: a smaller scale cannot help, because the values themselves "
                                  "leave float16's range (65,504). Lower `lr`, lengthen `warmup`, set `clip`, check the "
-                                 "data, or use `dtype` float32")
+                                 "data, or use `sum_dtype` float32, or `dtype` float32")
         self.scale = max(self.scale * self.backoff_factor, self.min_scale)
         self._growth_tracker = 0
 

@@ -13,6 +13,7 @@ import argparse
 from collections.abc import Mapping
 from typing import Any
 
+from mpizero.dtypes import reduction
 from mpizero.errors import ConfigError
 from mpizero.papers.compare import others
 from mpizero.papers.states import stage_bytes
@@ -26,7 +27,7 @@ from mpizero.planner.model import PROGRAMS, PlannedModel
 from mpizero.planner.question import Question
 from mpizero.planner.recommend import recommend, seconds
 from mpizero.quantities import in_units, parse_margin, parse_memory
-from mpizero.text import counted, table
+from mpizero.text import counted, precision, table
 
 HELP = "does it fit, and which stage, offload and shard size to choose"
 EXAMPLE = "fit --gpt 40,5120,40,32000 --context 4096 --ranks 64 --gpu h100"
@@ -54,6 +55,8 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--margin", type=argument_type(parse_margin), default=MARGIN, metavar="SHARE",
                         help=f"of a device's memory to keep free ({MARGIN:.0%}), for {MARGIN_FOR}".replace("%", "%%"))
     parser.add_argument("--dtype", choices=DTYPES, default="float16", help="of parameters, gradients (float16)")
+    parser.add_argument("--reduce-dtype", choices=DTYPES,
+                        help="what gradients are sent, summed and kept as once reduced (as --dtype)")
     parser.add_argument("--compare", action="store_true",
                         help="what FSDP2, DeepSpeed, Megatron, accelerate and the papers say, and why")
     add_machine(parser, *RATES)
@@ -67,8 +70,8 @@ def answer(options: Options) -> dict[str, Any]:
     advice = recommend(question, found)
     best = advice.row and {"stage": advice.row.stage, "offload": advice.row.offload,
                            "shard_size": advice.row.shard_size}
-    repeated = ("ranks", "ranks_per_host", "dtype", "batch_size", "tokens", "accumulation", "recompute", "fused_loss",
-                "margin", *MEMORIES)
+    repeated = ("ranks", "ranks_per_host", "dtype", "reduce_dtype", "batch_size", "tokens", "accumulation", "recompute",
+                "fused_loss", "margin", *MEMORIES)
     result: dict[str, Any] = {
         "model": question.model.name, "psi": question.model.spec.psi,
         **{name: getattr(question, name) for name in repeated}, "activations_of": _program(question),
@@ -82,14 +85,15 @@ def answer(options: Options) -> dict[str, Any]:
 
 def _question(options: Options) -> Question:
     model, gpu = model_of(options), gpu_of(options)
+    reduction(options["dtype"], options["reduce_dtype"])  # raises
     memory: int | None = options["device_memory"] or (None if gpu is None else gpu.memory)
     if memory is None:
         raise ConfigError("how much memory has a device? Add --device-memory, as in --device-memory 80GB, or --gpu, as "
                           "in --gpu h100")
     _check_program(options, model)
     batch, tokens = batch_of(options, model)
-    same = ("ranks", "ranks_per_host", "host_memory", "nvme", "accumulation", "dtype", "shard_size", "recompute",
-            "activations", "program", "fused_loss", "margin")
+    same = ("ranks", "ranks_per_host", "host_memory", "nvme", "accumulation", "dtype", "reduce_dtype", "shard_size",
+            "recompute", "activations", "program", "fused_loss", "margin")
     return Question(model, device_memory=memory, machine=machine_of(options), batch_size=batch, tokens=tokens,
                     **{name: options[name] for name in same})
 
@@ -124,7 +128,8 @@ def _plain(question: Question, row: Row) -> dict[str, Any]:
 def _compared(question: Question, row: Row) -> dict[str, Any]:
     model, psi = question.model, question.model.spec.psi
     found = others(psi, row.shard_size, row.stage, question.dtype, model.largest_leaf, model.largest_unit)
-    return {"after_backward": stage_bytes(psi, row.stage, row.shard_size, question.dtype), "peak": row.peak["device"],
+    ours = stage_bytes(psi, row.stage, row.shard_size, question.dtype, question.reduce_dtype)
+    return {"after_backward": ours, "peak": row.peak["device"],
             "others": [vars(estimate) for estimate in found]}
 
 
@@ -137,7 +142,7 @@ def show(answer: dict[str, Any]) -> str:
     margin = (f"{100 * answer['margin']:g} % of a device ({in_units(answer['margin'] * answer['device_memory'])}) are "
               f"kept free, for {MARGIN_FOR}") if answer["margin"] else "no margin is kept free"
     parts = [_wrapped(f"{answer['model']}, psi = {answer['psi']:,}"),
-             _wrapped(f"{counted(answer['ranks'], 'rank')}, {answer['ranks_per_host']:,} a host; {answer['dtype']}; "
+             _wrapped(f"{counted(answer['ranks'], 'rank')}, {answer['ranks_per_host']:,} a host; {_precision(answer)}; "
                       f"{answer['tokens']:,} tokens x {answer['accumulation']} a rank and step; {memory}; {margin}"),
              *([_wrapped(_activations(answer))] if answer["activations_of"] else []),
              _show_rows(answer["rows"]), _wrapped(_legend(answer)), _wrapped(_machine(answer)),
@@ -157,6 +162,11 @@ def _activations(answer: Mapping[str, Any]) -> str:
     kept = (f"{blocks} keep an input of {in_units(terms['input_of_a_block'])}, and one is made anew, "
             if answer["recompute"] else f"{blocks} of ")
     return f"{text}: {kept}{in_units(terms['block'])}; last norm, logits and {loss} {in_units(terms['end'])}.{again}"
+
+
+def _precision(answer: Mapping[str, Any]) -> str:
+    wire = answer["reduce_dtype"] or answer["dtype"]
+    return precision({"dtype": answer["dtype"], "reduce_dtype": wire, "sum_dtype": wire})
 
 
 def _show_rows(found: list[dict[str, Any]]) -> str:

@@ -65,8 +65,9 @@ def _formulas(step: Setup) -> dict[str, Any]:
     """Of padded parameters; the paper's own counts none."""
     geometry, stage = step.geometry, step.settings.stage
     return {"formula": formula_after_backward(geometry),
-            "formula_without_padding": stage_bytes(step.wrapping.numel, stage, geometry.shards, geometry.dtype),
-            "formula_text": form_text(stage, geometry.dtype, "N" if geometry.replicas == 1 else "F")}
+            "formula_without_padding": stage_bytes(step.wrapping.numel, stage, geometry.shards, geometry.dtype,
+                                                   geometry.sums),
+            "formula_text": form_text(stage, geometry.dtype, "N" if geometry.replicas == 1 else "F", geometry.sums)}
 
 
 def _activations(model: PlannedModel, step: Setup, batch: int) -> dict[str, Any] | None:

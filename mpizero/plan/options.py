@@ -15,7 +15,7 @@ from mpizero.machine import LECTURE_TOKENS
 from mpizero.planner.model import UNITS, PlannedModel, blocks, flat, gpt, mlp
 from mpizero.quantities import parse_params
 from mpizero.schedule import Setup, StepSettings, set_up
-from mpizero.text import counted
+from mpizero.text import counted, precision
 
 Options = Mapping[str, Any]
 Parser = argparse.ArgumentParser | argparse._ArgumentGroup
@@ -26,6 +26,7 @@ DTYPES = ("float16", "bfloat16", "float32")
 MOST = 10**6  # ranks, units, layers: beyond, a plan takes long and is of no use
 RANKS_PER_HOST = 8
 WIDTH = 100  # columns of what people read
+PRECISION = ("dtype", "reduce_dtype", "sum_dtype")
 SETTINGS = tuple(field.name for field in fields(StepSettings))
 
 # -- types of flags: text -> value, or a ConfigError with the cure ----------------------------------------------------
@@ -124,14 +125,14 @@ def add_step(parser: argparse.ArgumentParser) -> None:
     """Ranks, and the flags of `mpizero.train` that shape a step."""
     add_ranks(parser)
     for name, field in FLAGS.items():
-        if field.name in (*SETTINGS, "dtype"):
+        if field.name in (*SETTINGS, *PRECISION):
             parser.add_argument(f"--{name}", default=field.default, **field.metadata)
 
 
 def step_of(options: Options) -> tuple[PlannedModel, Setup]:
     """What `add_model`'s and `add_step`'s flags stand for: the very lists that a run would execute."""
     model, settings = model_of(options), StepSettings(**{name: options[name] for name in SETTINGS})
-    return model, set_up(model.spec, options["ranks"], settings, dtype=options["dtype"])
+    return model, set_up(model.spec, options["ranks"], settings, **{name: options[name] for name in PRECISION})
 
 
 # -- what all answers share -------------------------------------------------------------------------------------------
@@ -142,7 +143,8 @@ def described(model: PlannedModel, step: Setup) -> dict[str, Any]:
     wrapping, geometry = step.wrapping, step.geometry
     return {"model": model.name, "psi": wrapping.numel, "padded_psi": wrapping.padded_numel,
             "units": len(wrapping.units), "ranks": geometry.mesh.ranks, "replicas": geometry.replicas,
-            **asdict(step.settings), "shard_size": geometry.shards, "dtype": geometry.dtype}
+            **asdict(step.settings), "shard_size": geometry.shards, "dtype": geometry.dtype,
+            "reduce_dtype": geometry.wire, "sum_dtype": geometry.sums}
 
 
 def head(answer: Mapping[str, Any]) -> str:
@@ -155,7 +157,7 @@ def head(answer: Mapping[str, Any]) -> str:
     return "\n".join([
         answer["model"],
         f"psi = {answer['psi']:,} parameters in {counted(answer['units'], 'unit')}, {padding:,} elements of padding",
-        *wrapped(", ".join([f"stage {answer['stage']} in {answer['dtype']}", mesh, *steps]))])
+        *wrapped(", ".join([f"stage {answer['stage']} in {precision(answer)}", mesh, *steps]))])
 
 
 def wrapped(text: str) -> list[str]:

@@ -8,7 +8,7 @@ from typing import Any
 from mpizero.papers.sharding import full_sharding, hybrid_sharding, hybrid_sharding_printed
 from mpizero.plan.options import Options, add_model, add_step, described, head, step_of, wrapped
 from mpizero.plan.rates import LINKS, add_machine, facts, machine_of, rates_text
-from mpizero.planner import formula_sent, links, plan_traffic, sent_by_op
+from mpizero.planner import formula_sent, formula_sizes, links, plan_traffic, sent_by_op
 from mpizero.quantities import in_units
 from mpizero.schedule import Setup
 from mpizero.text import counted, table
@@ -45,6 +45,10 @@ def _formulas(step: Setup, per_host: int) -> dict[str, dict[str, Any]]:
     geometry, volume = step.geometry, step.strategy.volume
     world, model = geometry.mesh.ranks, geometry.itemsize * step.wrapping.padded_numel
     words = f"{volume} M (F-1)/F + 2 M/F (R-1)/R, tied again"
+    sizes = formula_sizes(geometry.placement, volume, geometry.dtype, geometry.wire, geometry.sums)
+    if {geometry.wire, geometry.sums} != {geometry.dtype}:
+        words = (f"{'+'.join(map(str, sizes))} psi (F-1)/F + {geometry.wire_itemsize}+{geometry.sum_itemsize} psi/F "
+                 "(R-1)/R, tied again")
     found: dict[str, dict[str, Any]] = {"a step": {"formula": words, "bytes": formula_sent(geometry, volume)}}
     if step.settings.stage == "3" and world % per_host == 0 and per_host < world:
         hybrid, printed = (form(model, world, per_host) for form in (hybrid_sharding, hybrid_sharding_printed))
@@ -53,6 +57,14 @@ def _formulas(step: Setup, per_host: int) -> dict[str, dict[str, Any]]:
             "hybrid sharding in hosts, between them": {"formula": "2 M (W-G)/(G W)", "bytes": hybrid},
             "the same as the FSDP paper prints it": {"formula": "2 M (W-1)/(G W)", "bytes": printed}}
     return found
+
+
+def _how(answer: dict[str, Any]) -> str:
+    straight = ("" if answer["reduce_dtype"] == answer["sum_dtype"] else
+                f" Gradients go straight to the ranks that sum them in {answer['sum_dtype']}.")
+    return "\n".join(wrapped("In a ring a rank sends to its successor alone: where a ring spans hosts, the last rank "
+                             f"of each host sends to another one.{straight} One after the other, all collectives take "
+                             f"an estimated {answer['seconds']:.3g} s. {rates_text(answer)}"))
 
 
 def show(answer: dict[str, Any]) -> str:
@@ -67,7 +79,5 @@ def show(answer: dict[str, Any]) -> str:
         f"hosts: {answer['hosts']:,}, of up to {counted(answer['ranks_per_host'], 'rank')}; "
         f"messages of a rank: {answer['messages']:,}",
         table(["in a step", "bytes", "in units"], [[words, nbytes, in_units(nbytes)] for words, nbytes in rows]),
-        "\n".join(wrapped("In a ring a rank sends to its successor alone: where one of ours spans hosts, the last rank "
-                          "of each host sends to another one. One after the other, all collectives take an estimated "
-                          f"{answer['seconds']:.3g} s. {rates_text(answer)}")),
+        _how(answer),
         table(["closed form, one microbatch", "M: bytes of all parameters", "bytes"], formulas)])

@@ -44,7 +44,8 @@ class Candidate:
     @functools.cached_property
     def geometry(self) -> Geometry:
         question = self.question
-        return _geometry(question.model.spec, self.stage, question.mesh(self.stage, self.size), question.dtype)
+        return _geometry(question.model.spec, self.stage, question.mesh(self.stage, self.size), question.dtype,
+                         question.reduce_dtype)
 
     @property
     def _step(self) -> tuple[list[Action], list[Load]]:
@@ -58,7 +59,8 @@ class Candidate:
     def sends(self) -> list[list[Sent]]:
         """Of each phase; whatever the offload."""
         question = self.question
-        return _sends(question.model.spec, self.stage, question.accumulation, self.geometry.mesh, question.dtype)
+        return _sends(question.model.spec, self.stage, question.accumulation, self.geometry.mesh, question.dtype,
+                      question.reduce_dtype)
 
     @functools.cached_property
     def moved(self) -> list[dict[str, float]]:
@@ -102,13 +104,14 @@ def _wrapping(spec: ModelSpec, ranks: int) -> Wrapping:
     return wrap(spec, ranks)
 
 
-def _geometry(spec: ModelSpec, stage: str, mesh: MeshShape, dtype: str) -> Geometry:
-    return Geometry(_wrapping(spec, mesh.ranks), STRATEGIES[stage].placement, mesh, dtype)
+def _geometry(spec: ModelSpec, stage: str, mesh: MeshShape, dtype: str, reduce_dtype: str | None) -> Geometry:
+    return Geometry(_wrapping(spec, mesh.ranks), STRATEGIES[stage].placement, mesh, dtype, reduce_dtype=reduce_dtype)
 
 
 @functools.lru_cache(maxsize=256)
-def _sends(spec: ModelSpec, stage: str, accumulation: int, mesh: MeshShape, dtype: str) -> list[list[Sent]]:
-    geometry = _geometry(spec, stage, mesh, dtype)
+def _sends(spec: ModelSpec, stage: str, accumulation: int, mesh: MeshShape, dtype: str,
+           reduce_dtype: str | None) -> list[list[Sent]]:
+    geometry = _geometry(spec, stage, mesh, dtype, reduce_dtype)
     return [sends_of(load, geometry) for load in _step(spec, stage, accumulation, mesh.divided)[1]]
 
 

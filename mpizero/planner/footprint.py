@@ -111,10 +111,21 @@ class _Books:
             case Became(value, new):
                 kind, nbytes = self.held.pop(value)
                 self.holders[new] = self.holders.pop(value)
-                self.held[new] = self.size(new)[0], nbytes
-                if self.held[new][0] != kind:
-                    yield kind, -nbytes
-                    yield self.held[new]
+                yield from self._turned(new, kind, nbytes)
+
+    def _turned(self, new: Value, kind: str, nbytes: int) -> Iterator[Delta]:
+        """What was held under `kind` is held for `new`: in the same storage, or, where sums are of another dtype than
+        the gradients, in one that is there before the other goes."""
+        turned, other = self.size(new)[0], self.geometry.sums != self.geometry.dtype
+        if new.name is Name.REDUCED and other:
+            self.held[new] = turned, nbytes // self.geometry.itemsize * self.geometry.sum_itemsize
+            yield self.held[new]
+            yield kind, -nbytes
+            return
+        self.held[new] = turned, nbytes
+        if turned != kind:
+            yield kind, -nbytes
+            yield self.held[new]
 
     def _hold(self, storage: Storage) -> bool:
         """Whether it was not there before."""
@@ -152,7 +163,7 @@ class _Books:
             case Name.GRAD:
                 return UNSHARDED_GRAD, size * geometry.kept(unit, REPLICATED)
             case Name.REDUCED:
-                return GRAD, size * geometry.kept(unit, SHARDED)
+                return GRAD, geometry.sum_itemsize * geometry.kept(unit, SHARDED)
             case Name.GRAD_FP32:
                 return GRAD_FP32, 4 * update_block_numel(geometry.kept(unit, keep.optim))
             case _:
@@ -163,7 +174,8 @@ class _Books:
 def formula_after_backward(geometry: Geometry, psi: int | None = None) -> int | float:
     """The closed form of ZeRO sec. 5 (4 psi + 12 psi/N, 2 psi + 14 psi/N, 16 psi/N); of padded psi unless given.
 
-    Holds for one microbatch, or for gradients reduced after each (stage 1 then keeps an accumulated shard beside its
+    With float32 sums it is 4 psi + 12 psi/N, 2 psi + 16 psi/N, 18 psi/N: stage 1 reduces later. Holds for one
+    microbatch, or for gradients reduced after each (stage 1 then keeps an accumulated shard beside its
     whole gradient).
     """
     psi = geometry.wrapping.padded_numel if psi is None else psi
@@ -174,4 +186,7 @@ def formula_after_backward(geometry: Geometry, psi: int | None = None) -> int | 
         return psi // geometry.shards if psi % geometry.shards == 0 else psi / geometry.shards
 
     keep = geometry.placement
-    return geometry.itemsize * (share(keep.params) + share(keep.grads)) + geometry.optimizer_bytes * share(keep.optim)
+    reduced = keep.grads is keep.optim  # stage 1 reduces after backward, which makes whole gradients shards
+    grad_itemsize = geometry.sum_itemsize if reduced else geometry.itemsize
+    return (geometry.itemsize * share(keep.params) + grad_itemsize * share(keep.grads)
+            + geometry.optimizer_bytes * share(keep.optim))

@@ -1,7 +1,8 @@
 """Which of the bytes that a step sends leave the host? From the same list of sends, and where the mesh's ranks stand.
 
-A ring sends to its next member only. Ranks fill hosts in order, so a shard group's ring leaves a host at its border
-alone, and a replicate group whose members stand on different hosts leaves it at every rank.
+A ring sends to its next member only. What goes straight to its owner goes to all members alike. Ranks fill hosts in
+order, so a shard group's ring leaves a host at its border alone, and a replicate group whose members stand on different
+hosts leaves it at every rank.
 """
 
 from __future__ import annotations
@@ -30,14 +31,17 @@ class Links:
 
 def place(sends: Iterable[Sent], geometry: Geometry, ranks_per_host: int) -> Links:
     """Split what is sent into inside and between hosts of `ranks_per_host` ranks."""
-    by_axis: dict[Axis, int] = defaultdict(int)
+    rings: dict[Axis, int] = defaultdict(int)
+    straight: dict[Axis, int] = defaultdict(int)
     for send in sends:
-        by_axis[send.axis] += send.nbytes
-    ranks = list(_ranks(by_axis, geometry, ranks_per_host))
+        rings[send.axis] += send.nbytes - send.straight
+        straight[send.axis] += send.straight
+    ranks = list(_ranks(rings, straight, geometry, ranks_per_host))
     leaving: dict[int, int] = defaultdict(int)
     for rank, (_, between) in enumerate(ranks):
         leaving[rank // ranks_per_host] += between
-    return Links(sum(by_axis.values()), max(between for _, between in ranks), max(inside for inside, _ in ranks),
+    sent = sum((*rings.values(), *straight.values()))
+    return Links(sent, max(between for _, between in ranks), max(inside for inside, _ in ranks),
                  max(leaving.values()), len(leaving), tuple(ranks))
 
 
@@ -69,10 +73,22 @@ def leaving_bytes(sends: Iterable[Sent], mesh: MeshShape, ranks_per_host: int) -
                for host in leaving(mesh, ranks_per_host))
 
 
-def _ranks(by_axis: dict[Axis, int], geometry: Geometry, ranks_per_host: int) -> Iterator[tuple[int, int]]:
-    """(bytes inside the host, bytes between hosts) of each rank."""
-    for rank in range(geometry.mesh.ranks):
-        far = {axis: geometry.mesh.successor(rank, axis) // ranks_per_host != rank // ranks_per_host
-               for axis in by_axis}
-        between = sum(nbytes for axis, nbytes in by_axis.items() if far[axis])
-        yield sum(by_axis.values()) - between, between
+def _ranks(rings: dict[Axis, int], straight: dict[Axis, int], geometry: Geometry,
+           ranks_per_host: int) -> Iterator[tuple[int, int]]:
+    """(bytes inside the host, bytes between hosts) of each rank. Bytes by axis."""
+    mesh, total = geometry.mesh, sum((*rings.values(), *straight.values()))
+    for rank in range(mesh.ranks):
+        host = rank // ranks_per_host
+        between = sum(nbytes for axis, nbytes in rings.items() if mesh.successor(rank, axis) // ranks_per_host != host)
+        for axis, nbytes in straight.items():
+            if nbytes:
+                group = mesh.group(rank, axis)
+                near = _count(group, host * ranks_per_host, (host + 1) * ranks_per_host)
+                between += nbytes // (len(group) - 1) * (len(group) - near)
+        yield total - between, between
+
+
+def _count(ranks: range, begin: int, end: int) -> int:
+    """How many of them are in begin .. end - 1."""
+    first, last = (-((ranks.start - bound) // ranks.step) for bound in (begin, end))
+    return min(max(last, 0), len(ranks)) - min(max(first, 0), len(ranks))

@@ -27,6 +27,7 @@ class Question:
     batch_size: int = 1
     accumulation: int = 1
     dtype: str = "float16"
+    reduce_dtype: str | None = None
     shard_size: int | None = None  # None: every one that divides the ranks is tried
     activations: int | None = None  # bytes set aside; None: `program`'s, where the model has shapes
     recompute: bool = False

@@ -108,6 +108,10 @@ class _States:
     def shard_bytes(self, unit: int) -> int:
         return self.geometry.itemsize * self.geometry.kept(unit, SHARDED)
 
+    def grad_bytes(self, unit: int) -> int:
+        """Of a reduced gradient."""
+        return self.geometry.sum_itemsize * self.geometry.kept(unit, SHARDED)
+
     def updated(self, unit: int) -> int:
         """Elements that a rank updates."""
         return self.geometry.kept(unit, self.geometry.placement.optim)
@@ -124,23 +128,24 @@ class _States:
     def _passing(self, effect: Effect) -> Iterator[tuple[str, int]]:
         for value in effect.adds:
             if value.name is Name.REDUCED and self.offload.optim != "device":
-                yield "device", self.shard_bytes(value.index)
+                yield "device", self.grad_bytes(value.index)
                 if self.offload.optim == "nvme":
-                    yield "host", self.shard_bytes(value.index)
+                    yield "host", self.grad_bytes(value.index)
         for value in effect.makes:
             if value.name is Name.WHOLE and self.offload.param == "nvme":
                 yield "host", self.shard_bytes(value.index)
         if effect.updates is not None and self.offload.optim == "nvme":  # states, gradient, and the new parameters
-            yield "host", (self.optimizer_bytes + 2 * self.geometry.itemsize) * self.updated(effect.updates)
+            each = self.optimizer_bytes + self.geometry.sum_itemsize + self.geometry.itemsize
+            yield "host", each * self.updated(effect.updates)
 
     def moved(self, effect: Effect, deltas: list[Delta]) -> Iterator[tuple[str, int]]:
         """(link, bytes) of an action."""
         optim, param = self.offload.optim, self.offload.param
         for value in effect.adds:
             if value.name is Name.REDUCED and optim != "device":
-                yield "down", self.shard_bytes(value.index)
+                yield "down", self.grad_bytes(value.index)
                 first = any(kind == GRAD for kind, _ in deltas)
-                yield "nvme", self.shard_bytes(value.index) * (1 if first else 2) if optim == "nvme" else 0
+                yield "nvme", self.grad_bytes(value.index) * (1 if first else 2) if optim == "nvme" else 0
         for value in effect.makes:
             if value.name is Name.WHOLE and param != "device":
                 yield "up", self.shard_bytes(value.index)
@@ -149,4 +154,5 @@ class _States:
             params = self.geometry.itemsize * self.updated(effect.updates)
             yield "up", params if param == "device" else 0
             if optim == "nvme":  # states in and out, gradient in, parameters out
-                yield "nvme", 2 * self.optimizer_bytes * self.updated(effect.updates) + 2 * params
+                grads = self.geometry.sum_itemsize * self.updated(effect.updates)
+                yield "nvme", 2 * self.optimizer_bytes * self.updated(effect.updates) + grads + params

@@ -1,4 +1,7 @@
-"""Bytes that a rank sends in a step, by walking the list that the executor runs. Rings: Patarasuk and Yuan (2009)."""
+"""Bytes that a rank sends in a step, by walking the list that the executor runs. Rings: Patarasuk and Yuan (2009).
+
+Gradients go as `geometry.wire`, and what was summed of them, where others get it, as `geometry.sums`.
+"""
 
 from __future__ import annotations
 
@@ -6,20 +9,25 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from mpizero.layout import SHARDED, Axis, Geometry
+from mpizero.dtypes import ITEMSIZE
+from mpizero.layout import SHARDED, Axis, Geometry, Placement
 from mpizero.schedule.actions import Action
 from mpizero.schedule.effects import Effect, effect_of
 
 
 @dataclass(frozen=True)
 class Sent:
-    """What an action makes a rank send along `axis`: `rounds` messages (more when chunks are cut up), nbytes in all."""
+    """What an action makes a rank send along `axis`: `rounds` messages (more when chunks are cut up), nbytes in all.
+
+    straight: of nbytes, those that go to each of the others alike, not to the next one along the axis.
+    """
 
     action: Action
     op: str
     axis: Axis
     nbytes: int
     rounds: int
+    straight: int = 0
 
 
 def plan_traffic(actions: Iterable[Action], geometry: Geometry) -> list[Sent]:
@@ -36,8 +44,13 @@ def sent_by(action: Action, effect: Effect, geometry: Geometry) -> Sent | None:
     if effect.sends is None:
         return None
     op, unit, extent, axis, passes = effect.sends
-    n, elements = geometry.mesh.size(axis), geometry.kept(unit, extent)
-    return Sent(action, op, axis, passes * (n - 1) * (elements // n) * geometry.itemsize, passes * (n - 1))
+    n = geometry.mesh.size(axis)
+    elements = (n - 1) * (geometry.kept(unit, extent) // n)
+    if op == "all_gather":
+        return Sent(action, op, axis, elements * geometry.itemsize, passes * (n - 1))
+    reduced, gathered = elements * geometry.wire_itemsize, (passes - 1) * elements * geometry.sum_itemsize
+    straight = 0 if geometry.wire == geometry.sums else reduced
+    return Sent(action, op, axis, reduced + gathered, passes * (n - 1), straight)
 
 
 def sent_bytes(sends: Iterable[Sent]) -> int:
@@ -49,7 +62,14 @@ def sent_between(sends: Iterable[Sent], geometry: Geometry, hosts: Sequence[str]
 
     A ring sends to the next rank along its axis only.
     """
-    return sum(send.nbytes for send in sends if hosts[geometry.mesh.successor(rank, send.axis)] != hosts[rank])
+    mesh = geometry.mesh
+
+    def leaving(send: Sent) -> int:
+        ring = send.nbytes - send.straight if hosts[mesh.successor(rank, send.axis)] != hosts[rank] else 0
+        far = sum(hosts[other] != hosts[rank] for other in mesh.group(rank, send.axis)) if send.straight else 0
+        return ring + send.straight // max(mesh.size(send.axis) - 1, 1) * far
+
+    return sum(map(leaving, sends))
 
 
 def sent_by_op(sends: Iterable[Sent]) -> dict[str, int]:
@@ -59,17 +79,26 @@ def sent_by_op(sends: Iterable[Sent]) -> dict[str, int]:
     return dict(totals)
 
 
+def formula_sizes(placement: Placement, volume: int, dtype: str, wire: str, sums: str) -> list[int]:
+    """Bytes of an element in each of the `volume` times that it is sent: a gradient to be summed, its sum where ranks
+    gather that, and parameters where they are gathered, once a step or, where they are sharded, twice."""
+    gathers = 2 if placement.params is SHARDED else 1 if placement.optim is SHARDED else 0
+    return [ITEMSIZE[name] for name in (wire, *[sums] * (volume - 1 - gathers), *[dtype] * gathers)]
+
+
 def formula_sent(geometry: Geometry, volume: int) -> int:
     """Bytes a rank sends in a step of one microbatch: volume M (F-1)/F + 2 M/F (R-1)/R for M bytes of parameters.
 
-    M is padded. volume: 2 or 3, of the strategy (ZeRO sec. 7). A tied unit whose parameters are sharded is gathered at
-    each use: 2 M_u (F-1)/F more for each segment beyond the first.
+    Where gradients have other sizes on the wire or as sums, `formula_sizes` stands for `volume` times M per parameter;
+    across replicas both of theirs do. M is padded. volume: 2 or 3, of the strategy (ZeRO sec. 7). A tied unit whose
+    parameters are sharded is gathered at each use: 2 M_u (F-1)/F more for each segment beyond the first.
     """
     wrapping, shards, replicas = geometry.wrapping, geometry.shards, geometry.replicas
     uses = [sum(unit in segment.units for segment in wrapping.segments) for unit in range(len(wrapping.units))]
     again = 0
     if geometry.placement.params is SHARDED:
         again = sum((used - 1) * unit.padded_numel for used, unit in zip(uses, wrapping.units, strict=True))
-    inside = (volume * wrapping.padded_numel + 2 * again) // shards * (shards - 1)
-    across = 2 * (replicas - 1) * (wrapping.padded_numel // (shards * replicas))
-    return geometry.itemsize * (inside + across)
+    sizes = formula_sizes(geometry.placement, volume, geometry.dtype, geometry.wire, geometry.sums)
+    each, twice = sum(sizes), geometry.wire_itemsize + geometry.sum_itemsize
+    inside = (each * wrapping.padded_numel + 2 * geometry.itemsize * again) // shards * (shards - 1)
+    return inside + twice * (replicas - 1) * (wrapping.padded_numel // (shards * replicas))

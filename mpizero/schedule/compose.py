@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from mpizero.dtypes import reduction
 from mpizero.errors import ConfigError
 from mpizero.layout import (
     ADAM,
@@ -97,17 +98,22 @@ class Setup:
 
 
 def set_up(spec: ModelSpec, ranks: int, settings: StepSettings = StepSettings(), *, dtype: str = "float16",
-           optimizer: OptimizerSpec = ADAM, policy: Policy | None = None) -> Setup:
-    """Mesh, units, placement and validated lists of `spec` on `ranks` ranks. policy: see `layout.wrap`.
+           reduce_dtype: str | None = None, sum_dtype: str | None = None, optimizer: OptimizerSpec = ADAM,
+           policy: Policy | None = None) -> Setup:
+    """Mesh, units, placement and validated lists of `spec` on `ranks` ranks. reduce_dtype, sum_dtype: see
+    `dtypes.reduction`. policy: see `layout.wrap`.
 
-    ConfigError where ranks do not divide into shard groups, the policy misses a parameter, or the optimizer looks at
-    more than elements, which is all that a shard of a flat parameter surely holds whole.
+    ConfigError where ranks do not divide into shard groups, the policy misses a parameter, gradients cannot be sent or
+    summed so, or the optimizer looks at more than elements, which is all that a shard of a flat parameter surely holds
+    whole.
     """
+    reduction(dtype, reduce_dtype, sum_dtype)
     if optimizer.sees is not Sees.ELEMENT:
         raise ConfigError(f"`optimizer` {optimizer.name} updates a {optimizer.sees.value} at a time, but a rank's "
                           "shard holds parts of them: use one that updates element by element, such as adamw")
     mesh, strategy = settings.mesh(ranks), STRATEGIES[settings.stage]
-    geometry = Geometry(wrap(spec, ranks, policy), strategy.placement, mesh, dtype, optimizer)
+    geometry = Geometry(wrap(spec, ranks, policy), strategy.placement, mesh, dtype, optimizer, reduce_dtype,
+                        sum_dtype)
     return Setup(settings, strategy, geometry, schedule(strategy, geometry, settings))
 
 

@@ -61,6 +61,37 @@ def test_sums_of_whole_numbers(group, name):
         check_all(group, numel, dtype_named(name))
 
 
+@pytest.mark.parametrize("name, wire, sums", [
+    ("float16", "float32", "float32"), ("bfloat16", "bfloat16", "float32"), ("float32", "bfloat16", "float32"),
+    ("float32", "bfloat16", "bfloat16")])
+def test_messages_and_sums_of_other_dtypes(group, monkeypatch, name, wire, sums):
+    """Sums of whole numbers; each contribution crosses once, in the wire's dtype."""
+    name, wire, sums = map(dtype_named, (name, wire, sums))
+    ledger = Ledger()
+    group = group.using(mem=ledger)
+    for segment in (64, 2**21):
+        monkeypatch.setattr(ring, "SEGMENT_BYTES", segment)
+        for numel in (0, 1, 5, 24 * group.size, 2001):
+            want, own = total(group, numel, sums), own_chunk(group, numel)
+            flat, whole = (whole_numbers(group.rank, numel, name) for _ in range(2))
+            out, everything = np.full(own.stop - own.start, 3, sums), np.full(numel, 5, sums)
+            reduce_scatter(group, flat, out, wire=wire)
+            assert np.array_equal(out, want[own])
+            reduce_scatter(group, whole_numbers(group.rank, numel, name), out, wire=wire, accumulate=True)
+            assert np.array_equal(out, want[own] + want[own])
+            all_reduce(group, whole, everything, wire=wire)
+            assert np.array_equal(everything, want)
+            all_reduce(group, whole_numbers(group.rank, numel, name), everything, wire=wire, accumulate=True)
+            assert np.array_equal(everything, want + want)
+    assert ledger.live_bytes == 0 < ledger.peak["workspace"]
+    numel, steps = 24 * group.size, 24 * (group.size - 1)
+    all_reduce(group, np.zeros(numel, name), np.zeros(numel, sums), wire=wire)
+    record = group.log.records[-1]
+    assert (record.op, record.dtype, record.numel, record.messages) == (
+        "all_reduce", wire.name, numel, 2 * (group.size - 1))
+    assert record.bytes_sent == record.bytes_received == steps * (wire.itemsize + sums.itemsize)
+
+
 @pytest.mark.parametrize("segment", [1, 100, 4096])
 def test_in_segments(group, monkeypatch, segment):
     monkeypatch.setattr(ring, "SEGMENT_BYTES", segment)
@@ -219,6 +250,9 @@ def test_impossible_arrays(group):
             reduce_scatter(group, np.zeros(2 * group.size), np.zeros(2, np.float32), accumulate=accumulate)
         with pytest.raises(ValueError, match="out has 2 elements of int32, this rank's chunk has 2 of float32"):
             reduce_scatter(group, np.zeros(2 * group.size, np.float32), np.zeros(2, np.int32), accumulate=accumulate)
+    for out in (np.zeros(3), np.zeros(4, np.float32)):
+        with pytest.raises(ValueError, match=f"out has {out.size} elements of {out.dtype}, flat has 4 of float64"):
+            all_reduce(group, np.zeros(4), out)
     with pytest.raises(ValueError, match="not a rank"):
         broadcast(group, np.zeros(2), group.size)
 

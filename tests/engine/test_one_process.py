@@ -134,7 +134,7 @@ def test_mutation_a_rank_counts_twice(several, wrong_by, monkeypatch):
 
 
 def test_mutation_reduction_left_out(several, wrong_by, monkeypatch):
-    def local_only(group, flat, out, *, accumulate, unit, phase):
+    def local_only(group, flat, out, *, accumulate, wire, unit, phase):
         own = flat[group.rank * out.size : (group.rank + 1) * out.size]
         np.copyto(out, out + own if accumulate else own)
 

@@ -40,13 +40,14 @@ def test_steps_off_their_plan_are_counted(group, monkeypatch):
 
 @pytest.mark.parametrize("stage, shards", [("0", None), ("1-allreduce", None), ("3", None), ("2", 2), ("3", 1)])
 @pytest.mark.parametrize("hosts", ["aabb", "abcd", "aaaa", "aaab"])
-def test_bytes_between_hosts_are_counted_as_planned(world, hosts, stage, shards):
+@pytest.mark.parametrize("sums", [None, "float32"])
+def test_bytes_between_hosts_are_counted_as_planned(world, hosts, stage, shards, sums):
     """Rank by rank, against the planner's division by even hosts where they are even."""
     if world.size != 4:
         pytest.skip(f"needs 4 ranks, there are {world.size}")
     group = world.subgroup(range(4), f"on {hosts}")
     group.hosts = tuple(hosts)
-    config = replace(MLP, steps=2, stage=stage, shard_size=shards, accumulation=2)
+    config = replace(MLP, steps=2, stage=stage, shard_size=shards, accumulation=2, sum_dtype=sums)
     job = prepare(config, group)
     rows = summarise(job, run_steps(job))["traffic"]
     between = [row["between_hosts_bytes_per_step"] for row in rows]

@@ -32,12 +32,18 @@ def test_forms_in_words():
     assert [states.form_text(stage, "float32", "F") for stage in "0123"] == full
 
 
-@pytest.mark.parametrize("dtype", ["float16", "float32"])
-def test_stages_are_the_plans(dtype):
+def test_float32_sums_in_words():
+    """What is reduced when backward ends has 4 bytes; stage 1 reduces later."""
+    sums = ["18 psi", "4 psi + 12 psi/N", "2 psi + 16 psi/N", "18 psi/N"]
+    assert [states.form_text(stage, sum_dtype="float32") for stage in "0123"] == sums
+
+
+@pytest.mark.parametrize("dtype, sums", [("float16", None), ("float32", None), ("float16", "float32")])
+def test_stages_are_the_plans(dtype, sums):
     """The formula of a stage by name is that of a wrapped model under its placement, where nothing is padded."""
     for stage in STRATEGIES:
-        geometry = setup(stage, chain((64, 128, 32)), 4, dtype=dtype).geometry
-        assert formula_after_backward(geometry) == states.stage_bytes(224, stage, 4, dtype)
+        geometry = setup(stage, chain((64, 128, 32)), 4, dtype=dtype, sum_dtype=sums).geometry
+        assert formula_after_backward(geometry) == states.stage_bytes(224, stage, 4, dtype, sums)
 
 
 def test_whole_bytes_are_ints():

@@ -52,9 +52,27 @@ def test_by_hand():
     assert found.inter_host_bytes == found.intra_host_bytes == shard + replicate  # by ranks 3 and 0
 
 
+def test_float32_sums_of_16_bits_leave_a_host_for_each_owner_there():
+    """Six ranks on hosts of four: 0-3 | 4-5. A unit of 12 elements, so chunks of 2; parameters go round a ring."""
+    found, sent = placed(chain((12,)), 6, 6, 4, "2", sum_dtype="float32")
+    ring, each = 5 * 2 * 2, 2 * 2  # bytes of a rank: all chunks but one to the next; a chunk to each owner
+    assert found.by_rank == (*[(ring + 3 * each, 2 * each)] * 3, (3 * each, ring + 2 * each),
+                             (ring + each, 4 * each), (each, ring + 4 * each))
+    assert sent == 2 * ring and found.host_bytes == ring + 4 * 2 * each
+
+
+def test_float32_sums_of_replicas_by_hand():
+    """Shard groups 0-1, 2-3, 4-5 on three hosts, and six replicas' rings of three: each sends both of the others."""
+    found, _ = placed(chain((12,)), 6, 2, 2, "2", sum_dtype="float32")
+    inside = 2 * 6 * 2  # a half of the unit, to gather and to sum
+    across = 2 * 2 * (2 + 4)  # of a shard of 6 elements two thirds: rounded to be summed, and sums
+    assert found.by_rank == ((inside, across),) * 6
+
+
 @pytest.mark.parametrize("stage", list(STRATEGIES))
-def test_one_host_sends_nothing_out(stage):
-    found, sent = placed(chain((8, 12)), 4, 4, 4, stage)
+@pytest.mark.parametrize("sums", [None, "float32"])
+def test_one_host_sends_nothing_out(stage, sums):
+    found, sent = placed(chain((8, 12)), 4, 4, 4, stage, sum_dtype=sums)
     assert found.inter_host_bytes == found.host_bytes == 0 and found.intra_host_bytes == sent > 0
 
 

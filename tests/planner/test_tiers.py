@@ -119,3 +119,15 @@ def test_gradients_that_nvme_holds_already_are_read_and_written():
                     for count in (1, 3))
     gathers, gradient = 2 * 2 * 768 // 4, 2 * 768 // 4
     assert moved(thrice, "nvme") == moved(once, "nvme") + 2 * (gathers + 2 * gradient)
+
+
+def test_float32_sums_go_down_and_lie_there_as_float32():
+    """Gradients alone: 4 bytes of an element of a shard, at each microbatch, and in and out of NVMe."""
+    for name in ("cpu", "nvme"):
+        half, full = (plan_tiers(*step("3", chain((320, 448)), 4, accumulation=3, sum_dtype=sums), OFFLOAD[name])
+                      for sums in (None, "float32"))
+        more = 2 * 768 // 4
+        assert moved(full, "down") == moved(half, "down") + 3 * more
+        assert full.peak["host" if name == "cpu" else "nvme"] == half.peak["host" if name == "cpu" else "nvme"] + more
+        assert moved(full, "nvme") == moved(half, "nvme") + (6 * more if name == "nvme" else 0)
+        assert moved(full, "up") == moved(half, "up")

@@ -101,6 +101,7 @@ def _summary(geometry: Geometry, trace: dict, sent: dict, plan: MemoryPlan, rows
                "planned_sent_bytes_per_step": sum(sent.values()), "steps_off_plan": 0,
                "between_hosts_bytes_per_step": 0, "planned_between_hosts_bytes_per_step": 0}
     return {"world_size": trace["world_size"], "stage": trace["stage"], "model": "mlp", "dtype": "float16",
+            "reduce_dtype": "float16", "sum_dtype": "float16",
             "shard_size": geometry.shards, "replicas": geometry.replicas, "batch_size": 16, "accumulation": 1,
             "seed": 0, "psi": geometry.wrapping.numel, "padded_psi": geometry.wrapping.padded_numel,
             "units": [unit.numel for unit in geometry.wrapping.units], "losses": [row["loss"] for row in rows],

@@ -1,0 +1,124 @@
+"""Reductions in which gradients, messages and sums are not all of one dtype. `ring` has those where they are.
+
+[Note: float32 sums] A ring sends partial sums, so each of its N - 1 hops rounds to what is sent: in 16 bits the error
+of a sum grows with N. Where sums are wider than messages, each rank therefore sends every chunk straight to its owner,
+who adds the contributions in the ring's order, ((x[c+1] + x[c+2]) + ...) + x[c]. A contribution, the owner's own too,
+is rounded once, to what is sent. The volume is the ring's, (N-1)/N; but messages go to all ranks and not to a
+neighbour, so more of it leaves a host. And the bits are those of a ring of float32 messages, at half its bytes.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+import numpy as np
+
+from mpizero.comm import ring
+from mpizero.comm.addition import Rounding
+from mpizero.comm.channel import Array, Channel, Requests
+from mpizero.comm.ring import Steps, chunk
+from mpizero.memory.kinds import WORKSPACE
+
+
+def reduce_scatter(channel: Channel, flat: Array, out: Array, accumulate: bool, wire: np.dtype) -> Steps:
+    """out = sum over ranks of this rank's chunk of `flat`, or with `accumulate` out + sum.
+
+    Messages are of dtype `wire`, sums of out's. `out` may be flat's own chunk; other contents of `flat` may be lost.
+    """
+    if flat.dtype == wire == out.dtype:
+        return ring.reduce_scatter(channel, flat, out, accumulate)
+    if channel.size == 1:
+        return _alone(channel, flat, out, accumulate, wire)
+    if wire == out.dtype:
+        return _in_a_ring(channel, flat, out, accumulate)
+    return _straight(channel, flat, out, accumulate, wire)
+
+
+def all_reduce(channel: Channel, flat: Array, out: Array, accumulate: bool, wire: np.dtype) -> Steps:
+    """As `reduce_scatter` into this rank's chunk of `out`, which may be `flat`; then every rank gets all of it."""
+    if out is flat and flat.dtype == wire:
+        yield from ring.all_reduce(channel, flat)
+        return
+    yield from reduce_scatter(channel, flat, out[chunk(out.size, channel.rank, channel.size)], accumulate, wire)
+    yield from ring.all_gather(channel, out)
+
+
+def _alone(channel: Channel, flat: Array, out: Array, accumulate: bool, wire: np.dtype) -> Steps:
+    """The group of one: rounded all the same, to what would be sent."""
+    own = Rounding(flat.dtype, wire, out.dtype, flat.size, channel.mem)
+    (own.add if accumulate else own.put)(flat, out)
+    yield from ()
+
+
+def _in_a_ring(channel: Channel, flat: Array, out: Array, accumulate: bool) -> Steps:
+    """Messages and sums are of out's dtype, `flat` of another. See ring's [Note: ring].
+
+    Partial sums do not fit into `flat`: they lie in two chunks of workspace in turn, one on its way to the right while
+    the other comes in.
+    """
+    rank, size, mem, wire = channel.rank, channel.size, channel.mem, out.dtype
+    left, right, last, width = (rank - 1) % size, (rank + 1) % size, size - 1, -(-flat.size // size)
+    own, total = Rounding(flat.dtype, wire, wire, width, mem), Rounding(wire, wire, wire, width, mem)
+    buffers = [mem.empty(width, wire, WORKSPACE) for _ in range(2 if size > 2 or accumulate else 1)]
+    results, sends = _cut(out, width, wire), channel.requests()
+    for step in range(size):
+        values = flat[chunk(flat.size, (rank - 1 - step) % size, size)]
+        places = results
+        if step < last or accumulate:
+            places = _cut(buffers[step % 2][:values.size], width, wire)
+        incoming = [channel.receive(place, left) for place in places] if step else []
+        before, sends = sends, channel.requests()
+        for k, (part, place) in enumerate(zip(_cut(values, width, wire), places, strict=True)):
+            if step:
+                yield incoming[k]
+            (own.add if step else own.put)(part, place)
+            if step < last:
+                sends.send(place, right)
+            elif accumulate:
+                total.add(place, results[k])
+        if step:
+            yield before  # the next step receives where these were sent from
+
+
+def _straight(channel: Channel, flat: Array, out: Array, accumulate: bool, wire: np.dtype) -> Steps:
+    """Messages are of dtype `wire`, sums of out's. See [Note: float32 sums].
+
+    In turn s of a segment a rank sends to the s-th rank on its left and receives from the s-th on its right, so nobody
+    gets more than one message at a time. `ring.DEPTH` turns are under way.
+    """
+    rank, size, mem = channel.rank, channel.size, channel.mem
+    longest = -(-flat.size // size)
+    chunks = [_cut(flat[chunk(flat.size, index, size)], longest, wire) for index in range(size)]
+    results, width = _cut(out, longest, wire), chunks[0][0].size
+    turns = [(k, shift) for k in range(len(results)) for shift in range(1, size)]
+    depth = min(ring.DEPTH, len(turns))
+    landing = mem.empty(depth * width, wire, WORKSPACE)
+    leaving = None if flat.dtype == wire else mem.empty(depth * width, wire, WORKSPACE)
+    totals = results
+    if accumulate or np.may_share_memory(flat, out):
+        scratch = mem.empty(width, out.dtype, WORKSPACE)
+        totals = [scratch[:result.size] for result in results]
+    sent, own = (Rounding(flat.dtype, wire, dtype, width, mem) for dtype in (wire, out.dtype))
+    other, result = Rounding(wire, wire, out.dtype, width, mem), Rounding(out.dtype, out.dtype, out.dtype, width, mem)
+    under_way: deque[tuple[Array, Requests]] = deque()
+    for number in range(len(turns) + depth):
+        if number >= depth:
+            (k, shift), (received, requests) = turns[number - depth], under_way.popleft()
+            yield requests
+            (other.put if shift == 1 else other.add)(received, totals[k])
+            if shift == size - 1:
+                own.add(chunks[rank][k], totals[k])
+                if totals is not results:
+                    (result.add if accumulate else result.put)(totals[k], results[k])
+        if number < len(turns):
+            (k, shift), slot = turns[number], number % depth * width
+            part, received = chunks[rank - shift][k], landing[slot:][:results[k].size]
+            if leaving is not None:
+                part = sent.put(part, leaving[slot:][:part.size])
+            under_way.append((received, channel.exchange(part, (rank - shift) % size, received, (rank + shift) % size)))
+
+
+def _cut(part: Array, longest: int, wire: np.dtype) -> list[Array]:
+    """A chunk in segments, as many as the longest chunk has: of a short one the last are short or empty."""
+    width = max(1, ring.SEGMENT_BYTES // wire.itemsize)
+    return [part[start:start + width] for start in range(0, max(1, longest), width)]
