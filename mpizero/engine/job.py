@@ -3,8 +3,9 @@ change."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 
 import numpy as np
 
@@ -18,11 +19,11 @@ from mpizero.engine.state import TrainingState
 from mpizero.engine.task import Task, built_in_task
 from mpizero.engine.unit import Unit
 from mpizero.errors import OutOfDeviceMemory
-from mpizero.layout import OPTIMIZERS, ActivationBytes, Geometry, Policy, Wrapping
+from mpizero.layout import OPTIMIZERS, ActivationBytes, Geometry, Policy, Wrapping, with_decay
 from mpizero.memory.host import available_bytes
 from mpizero.memory.ledger import Ledger
 from mpizero.nn.losses import CrossEntropy
-from mpizero.optim import Adam, LossScaler, Optimizer
+from mpizero.optim import SGD, Adam, Lion, LossScaler, Optimizer
 from mpizero.planner import plan_memory, plan_traffic, sent_bytes
 from mpizero.quantities import in_units
 from mpizero.schedule import Schedule, Setup, set_up
@@ -110,8 +111,8 @@ def prepare(config: TrainConfig, world: Group, *, task: Task | None = None, poli
     if config.epochs is not None:
         settings = with_epochs(config, task.data, world.size)
     optimizer = make_optimizer(settings.optim)
-    setup = set_up(task.model.spec, world.size, settings.step, dtype=settings.dtype, optimizer=optimizer.spec,
-                   policy=policy)
+    setup = set_up(with_decay(task.model.spec, settings.optim.decay), world.size, settings.step, dtype=settings.dtype,
+                   optimizer=settings.optim.spec, policy=policy)
     _check_host(setup, world)
     compare_model(setup.wrapping, world)
     grid, written = mesh(world, setup.geometry.mesh), set[str]()
@@ -139,7 +140,9 @@ def _check_host(setup: Setup, world: Group) -> None:
 
 def make_optimizer(settings: OptimSettings) -> Optimizer:
     """The optimizer that the settings name."""
-    makers = {"adam": lambda: Adam(weight_decay=settings.weight_decay, decoupled=False),
-              "adamw": lambda: Adam(weight_decay=settings.weight_decay, decoupled=True)}
+    makers: dict[str, Callable[..., Optimizer]] = {"adam": partial(Adam, decoupled=False), "adamw": Adam, "sgd": SGD,
+                                                   "lion": Lion}
     assert makers.keys() == OPTIMIZERS.keys()
-    return makers[settings.optimizer]()
+    given = {name: getattr(settings, name) for name in ("betas", "momentum")}
+    return makers[settings.optimizer](weight_decay=settings.weight_decay,
+                                      **{name: value for name, value in given.items() if value is not None})

@@ -13,13 +13,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from mpizero.errors import ConfigError
+from mpizero.layout import MASTER, optimizer_bytes, stored_states
 from mpizero.machine import LECTURE_TOKENS, Gpu
 from mpizero.papers.compare import others
 from mpizero.papers.states import stage_bytes
 from mpizero.plan.memory import show_compare
 from mpizero.plan.options import (
-    DTYPES, RATES, Options, add_machine, add_model, add_ranks, argument_type, count, gpu_of, machine_of, model_of,
-    spelled_text, wrapped,
+    DTYPES, RATES, Options, add_machine, add_model, add_optimizer, add_ranks, argument_type, count, gpu_of, k_text,
+    machine_of, model_of, optimizer_of, spelled_text, wrapped,
 )
 from mpizero.planner.fit import Row, rows
 from mpizero.planner.question import Question
@@ -51,6 +52,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         parser.add_argument(f"--{flag}", type=argument_type(parse_memory), metavar="SIZE", help=words)
     parser.add_argument("--recompute", action="store_true", help="a third more computing, one input a block kept")
     parser.add_argument("--dtype", choices=DTYPES, default="float16", help="of parameters, gradients (float16)")
+    add_optimizer(parser)
     parser.add_argument("--compare", action="store_true",
                         help="what DeepSpeed, Megatron, accelerate and the papers say, and why")
     add_machine(parser, *RATES)
@@ -68,7 +70,9 @@ def answer(options: Options) -> dict[str, Any]:
     repeated = ("ranks", "ranks_per_host", "dtype", "tokens", "accumulation", "recompute", *MEMORIES)
     result: dict[str, Any] = {
         "model": question.model.name, "psi": question.model.spec.psi,
-        **{name: getattr(question, name) for name in repeated},
+        **{name: getattr(question, name) for name in repeated}, "optimizer": question.optimizer.name,
+        "optimizer_bytes": optimizer_bytes(question.optimizer, question.dtype),
+        "master_weights": MASTER in stored_states(question.optimizer, question.dtype),
         "rows": [_plain(question, row) for row in found], "recommended": best, "reason": spelled_text(advice.reason),
         "machine": vars(question.machine), "peak_told": options["peak_flops"] is not None, "gpu": gpu and vars(gpu)}
     if options["compare"]:
@@ -89,7 +93,8 @@ def _question(options: Options, gpu: Gpu | None) -> Question:
     same = ("ranks", "ranks_per_host", "host_memory", "nvme", "batch_size", "accumulation", "dtype", "shard_size",
             "recompute", "activations")
     return Question(
-        model, device_memory=memory, machine=machine_of(options), **{name: options[name] for name in same},
+        model, device_memory=memory, machine=machine_of(options), optimizer=optimizer_of(options),
+        **{name: options[name] for name in same},
         tokens=options["batch_size"] * model.context if known else options["tokens"] or LECTURE_TOKENS)
 
 
@@ -100,8 +105,9 @@ def _plain(question: Question, row: Row) -> dict[str, Any]:
 
 def _compared(question: Question, row: Row) -> dict[str, Any]:
     model, psi = question.model, question.model.spec.psi
-    found = others(psi, row.shard_size, row.stage, question.dtype, model.largest_leaf)
-    return {"after_backward": stage_bytes(psi, row.stage, row.shard_size, question.dtype), "peak": row.peak["device"],
+    dtype, optimizer = question.dtype, question.optimizer
+    found = others(psi, row.shard_size, row.stage, dtype, model.largest_leaf, optimizer)
+    return {"after_backward": stage_bytes(psi, row.stage, row.shard_size, dtype, optimizer), "peak": row.peak["device"],
             "others": [vars(estimate) for estimate in found]}
 
 
@@ -112,8 +118,9 @@ def show(answer: dict[str, Any]) -> str:
     memory = ", ".join(f"{words} {in_units(answer[key])}" for key, words in MEMORIES.items()
                        if answer[key] is not None)
     parts = [_wrapped(f"{answer['model']}, psi = {answer['psi']:,}"),
-             _wrapped(f"{answer['ranks']:,} ranks, {answer['ranks_per_host']:,} a host; {answer['dtype']}; "
-                      f"{answer['tokens']:,} tokens x {answer['accumulation']} a rank and step; {memory}"),
+             _wrapped(f"{answer['ranks']:,} ranks, {answer['ranks_per_host']:,} a host; {answer['dtype']}, "
+                      f"{k_text(answer)}; {answer['tokens']:,} tokens x {answer['accumulation']} a rank and step; "
+                      f"{memory}"),
              _show_rows(answer["rows"]), _wrapped(_legend(answer)), _wrapped(_machine(answer)),
              _wrapped(f"{'Recommended' if answer['recommended'] else 'No recommendation'}: {answer['reason']}.")]
     for stage, entry in answer.get("compare", {}).items():

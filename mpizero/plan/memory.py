@@ -6,12 +6,14 @@ import argparse
 import textwrap
 from typing import Any
 
+from mpizero.layout import MASTER, stored_states
 from mpizero.memory.kinds import ACTIVATION
 from mpizero.papers.activations import recompute_checkpoints, transformer_activations
 from mpizero.papers.compare import others
 from mpizero.papers.states import form_text, stage_bytes
 from mpizero.plan.options import (
-    WIDTH, Options, add_model, add_step, argument_type, count, described, head, step_of, wrapped,
+    WIDTH, Options, add_model, add_optimizer, add_step, argument_type, count, described, head, k_text, step_of,
+    wrapped,
 )
 from mpizero.planner import MemoryPlan, formula_after_backward, plan_memory
 from mpizero.planner.model import PlannedModel
@@ -27,6 +29,7 @@ EXAMPLE = "memory --params 7.5e9 --ranks 64 --stage 2 --compare"
 def add_flags(parser: argparse.ArgumentParser) -> None:
     add_model(parser)
     add_step(parser)
+    add_optimizer(parser)
     parser.add_argument("--batch-size", type=argument_type(count), metavar="B",
                         help="samples of a rank: adds activations (--gpt, --model mlp)")
     parser.add_argument("--actions", action="store_true", help="the bytes after every action of the step")
@@ -46,7 +49,7 @@ def answer(options: Options) -> dict[str, Any]:
                              "peak": point.peak_bytes, **point.live} for point in plan.points]
     if options["compare"]:
         estimates = others(model.spec.psi, step.geometry.shards, step.settings.stage, step.geometry.dtype,
-                           model.largest_leaf)
+                           model.largest_leaf, step.geometry.optimizer)
         found["compare"] = [vars(estimate) for estimate in estimates]
     return found
 
@@ -61,9 +64,12 @@ def _states(plan: MemoryPlan) -> dict[str, Any]:
 def _formulas(step: Setup) -> dict[str, Any]:
     """Of padded parameters; the paper's own counts none."""
     geometry, stage = step.geometry, step.settings.stage
-    return {"formula": formula_after_backward(geometry),
-            "formula_without_padding": stage_bytes(step.wrapping.numel, stage, geometry.shards, geometry.dtype),
-            "formula_text": form_text(stage, geometry.dtype, "N" if geometry.replicas == 1 else "F")}
+    dtype, optimizer = geometry.dtype, geometry.optimizer
+    return {"optimizer": optimizer.name, "optimizer_bytes": geometry.optimizer_bytes,
+            "master_weights": MASTER in stored_states(optimizer, dtype),
+            "formula": formula_after_backward(geometry),
+            "formula_without_padding": stage_bytes(step.wrapping.numel, stage, geometry.shards, dtype, optimizer),
+            "formula_text": form_text(stage, dtype, "N" if geometry.replicas == 1 else "F", optimizer)}
 
 
 def _activations(model: PlannedModel, step: Setup, batch: int) -> dict[str, Any] | None:
@@ -92,8 +98,8 @@ def show(answer: dict[str, Any]) -> str:
         table(["bytes of a rank", "at rest", "after backward", "peak"], rows),
         "\n".join(wrapped(f"All in units: {sizes}; the peak is at {answer['peak_action']}. Kinds peak at different "
                           "moments.")),
-        "\n".join(wrapped(f"After backward by formula, {answer['formula_text']}: {answer['formula']:,} bytes, "
-                          f"{equal}."))]
+        "\n".join(wrapped(f"After backward by formula, {answer['formula_text']} with {k_text(answer)}: "
+                          f"{answer['formula']:,} bytes, {equal}."))]
     if answer["formula"] != answer["formula_without_padding"]:
         parts[-1] += f"\nThe same without padding: {answer['formula_without_padding']:,} bytes."
     if "activations" in answer:
@@ -119,7 +125,7 @@ def _show_activations(found: dict[str, Any] | None) -> str:
 
 def show_compare(estimates: list[dict[str, Any]], after_backward: int, peak: int) -> str:
     """Each estimate beside ours, and on the next line why it differs."""
-    lines = [f"{'others, without offload and activations':<46}{'bytes':>22}{'beside ours':>14}"]
+    lines = [f"{'others, of Adam, without activations':<46}{'bytes':>22}{'beside ours':>14}"]
     ours = [{"source": "ours, after backward", "device_bytes": after_backward, "why": ""},
             {"source": "ours, peak of model states", "device_bytes": peak, "why": ""}]
     for estimate in [*ours, *estimates]:

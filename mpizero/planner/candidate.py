@@ -36,7 +36,8 @@ class Candidate:
     @functools.cached_property
     def geometry(self) -> Geometry:
         question = self.question
-        return _geometry(question.model.spec, self.stage, question.mesh(self.stage, self.size), question.dtype)
+        return Geometry(_wrapping(question.model.spec, question.ranks), STRATEGIES[self.stage].placement,
+                        question.mesh(self.stage, self.size), question.dtype, question.optimizer)
 
     @property
     def _step(self) -> tuple[list[Action], list[Load]]:
@@ -96,13 +97,9 @@ def _wrapping(spec: ModelSpec, ranks: int) -> Wrapping:
     return wrap(spec, ranks)
 
 
-def _geometry(spec: ModelSpec, stage: str, mesh: MeshShape, dtype: str) -> Geometry:
-    return Geometry(_wrapping(spec, mesh.ranks), STRATEGIES[stage].placement, mesh, dtype)
-
-
 @functools.lru_cache(maxsize=256)
 def _sends(spec: ModelSpec, stage: str, accumulation: int, mesh: MeshShape, dtype: str) -> list[list[Sent]]:
-    geometry = _geometry(spec, stage, mesh, dtype)
+    geometry = Geometry(_wrapping(spec, mesh.ranks), STRATEGIES[stage].placement, mesh, dtype)
     return [sends_of(load, geometry) for load in _step(spec, stage, accumulation, mesh.divided)[1]]
 
 

@@ -6,7 +6,7 @@ import functools
 import math
 from dataclasses import dataclass
 
-from mpizero.layout import MeshShape
+from mpizero.layout import ADAM, MeshShape, OptimizerSpec
 from mpizero.machine import Machine
 from mpizero.planner.model import PlannedModel
 from mpizero.schedule import StepSettings
@@ -27,6 +27,7 @@ class Question:
     batch_size: int = 1
     accumulation: int = 1
     dtype: str = "float16"
+    optimizer: OptimizerSpec = ADAM
     shard_size: int | None = None  # None: every one that divides the ranks is tried
     activations: int | None = None  # bytes set aside; None: from the model's shapes, where it has some
     recompute: bool = False

@@ -15,7 +15,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from mpizero.layout import Axis, Geometry, MeshShape
+from mpizero.layout import MASTER, Axis, Geometry, MeshShape, stored_states
 from mpizero.machine import Machine
 from mpizero.planner.question import Question
 from mpizero.planner.tiers import Offload
@@ -23,8 +23,6 @@ from mpizero.planner.traffic import Sent, sent_by
 from mpizero.schedule.actions import Action, Phase
 from mpizero.schedule.effects import Effect, effect_of
 
-# of device memory per parameter updated: three float32 in and out, a 16-bit gradient in, a 16-bit parameter out
-UPDATE_BYTES = 28
 OWN = ("compute", "memory")  # resources of the device itself; the others are links, and the host's CPUs
 LINKS = {"down": "PCIe down", "up": "PCIe up", "nvme": "NVMe"}
 
@@ -108,7 +106,7 @@ def _phase(question: Question, load: Load, sent: Iterable[Sent], geometry: Geome
                                                        per_param)
     updated = sum(geometry.kept(unit, geometry.placement.optim) for unit in load.updated)
     if updated and offload.optim == "device":
-        busy["memory"] += UPDATE_BYTES * updated / machine.memory_bandwidth
+        busy["memory"] += update_bytes(geometry) * updated / machine.memory_bandwidth
     elif updated:
         busy["CPU update"] += updated * question.sharing / machine.host_adam
     for link, nbytes in moves.items():
@@ -118,6 +116,13 @@ def _phase(question: Question, load: Load, sent: Iterable[Sent], geometry: Geome
         resource, seconds = _wire(machine, send, send.axis not in leaving)
         busy[resource] += seconds
     return busy
+
+
+def update_bytes(geometry: Geometry) -> int:
+    """Of device memory per parameter updated: optimizer states in and out, the gradient in, the parameter out, and in
+    as well where it is its own master weight. 28 for Adam."""
+    own = MASTER not in stored_states(geometry.optimizer, geometry.dtype)
+    return 2 * geometry.optimizer_bytes + (3 if own else 2) * geometry.itemsize
 
 
 def _wire(machine: Machine, sent: Sent, inside: bool) -> tuple[str, float]:

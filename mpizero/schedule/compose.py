@@ -13,9 +13,9 @@ from mpizero.layout import (
     ModelSpec,
     OptimizerSpec,
     Policy,
-    Sees,
     Wrapping,
     mesh_shape,
+    require_elements,
     wrap,
 )
 from mpizero.schedule import passes
@@ -103,9 +103,7 @@ def set_up(spec: ModelSpec, ranks: int, settings: StepSettings = StepSettings(),
     ConfigError where ranks do not divide into shard groups, the policy misses a parameter, or the optimizer looks at
     more than elements, which is all that a shard of a flat parameter surely holds whole.
     """
-    if optimizer.sees is not Sees.ELEMENT:
-        raise ConfigError(f"`optimizer` {optimizer.name} updates a {optimizer.sees.value} at a time, but a rank's "
-                          "shard holds parts of them: use one that updates element by element, such as adamw")
+    require_elements(optimizer)
     mesh, strategy = settings.mesh(ranks), STRATEGIES[settings.stage]
     geometry = Geometry(wrap(spec, ranks, policy), strategy.placement, mesh, dtype, optimizer)
     return Setup(settings, strategy, geometry, schedule(strategy, geometry, settings))
