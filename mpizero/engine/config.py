@@ -141,9 +141,10 @@ class TrainConfig:
         self._check_optimizer(chosen)
         sizes = {name: chosen[name] for name in SIZES if name in chosen}
         betas, momentum = chosen.get("betas"), chosen.get("momentum")
+        betas = None if betas is None else ",".join(map(str, parse_betas(betas)))
         optim = OptimSettings(chosen["optimizer"], chosen["weight_decay"], chosen["lr"], chosen["warmup"], self.clip,
-                              self.decay, betas and parse_betas(betas),
-                              None if momentum is None else float(momentum), self.no_master_weights)
+                              self.decay, betas, None if momentum is None else float(momentum),
+                              self.no_master_weights)
         memory = None if self.device_memory is None else parse_memory(self.device_memory)
         return Settings(self.model, (MLPSizes if self.model == "mlp" else GPTConfig)(**sizes), self.step_settings,
                         optim, self.dtype, self.data, self.batch_size, chosen["steps"], self.seed, memory,

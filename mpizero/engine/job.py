@@ -12,8 +12,9 @@ import numpy as np
 from mpizero.comm import Group, Mesh, TrafficLog, mesh
 from mpizero.data import Batch, global_samples, until
 from mpizero.engine.alike import compare_data, compare_model, compare_settings
-from mpizero.engine.config import OptimSettings, Settings, TrainConfig
+from mpizero.engine.config import Settings, TrainConfig
 from mpizero.engine.executor import Executor
+from mpizero.engine.optimizers import OptimSettings, parse_betas
 from mpizero.engine.samples import check_data, count_targets, with_epochs
 from mpizero.engine.state import TrainingState
 from mpizero.engine.task import Task, built_in_task
@@ -143,6 +144,6 @@ def make_optimizer(settings: OptimSettings) -> Optimizer:
     makers: dict[str, Callable[..., Optimizer]] = {"adam": partial(Adam, decoupled=False), "adamw": Adam, "sgd": SGD,
                                                    "lion": Lion}
     assert makers.keys() == OPTIMIZERS.keys()
-    given = {name: getattr(settings, name) for name in ("betas", "momentum")}
+    given = {"betas": settings.betas and parse_betas(settings.betas), "momentum": settings.momentum}
     return makers[settings.optimizer](weight_decay=settings.weight_decay,
                                       **{name: value for name, value in given.items() if value is not None})

@@ -24,8 +24,8 @@ assert BY_OPTIMIZER.keys() == OPTIMIZERS.keys()
 @dataclass(frozen=True)
 class OptimSettings:
     """optimizer: a key of `OPTIMIZERS`. lr: the highest learning rate, after `warmup` steps; it falls to a tenth of
-    that at the last step. clip: the largest global norm of a gradient; None: any. decay: a key of `DECAYS`. betas,
-    momentum: None where the optimizer has none."""
+    that at the last step. clip: the largest global norm of a gradient; None: any. decay: a key of `DECAYS`. betas: as
+    `parse_betas` reads them, one spelling for the same numbers. betas, momentum: None where the optimizer has none."""
 
     optimizer: str
     weight_decay: float
@@ -33,7 +33,7 @@ class OptimSettings:
     warmup: int
     clip: float | None
     decay: str
-    betas: tuple[float, float] | None
+    betas: str | None
     momentum: float | None
     no_master_weights: bool
 

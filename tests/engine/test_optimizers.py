@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from mpizero.engine.job import prepare
+from mpizero.engine.job import make_optimizer, prepare
 from mpizero.engine.summary import summarise
 from mpizero.engine.task import Task, built_in_task
 from mpizero.engine.trainer import run_steps
@@ -15,6 +15,7 @@ from mpizero.errors import ConfigError
 from mpizero.layout import stored_states
 from mpizero.layout.flat import UPDATE_BLOCK
 from mpizero.nn.mlp import mlp
+from mpizero.optim import SGD, Adam, Lion
 from mpizero.schedule import STRATEGIES
 from tests.engine.plans import follows_its_plan
 from tests.engine.runs import MLP, run
@@ -133,12 +134,34 @@ def test_settings_that_mean_nothing(fields, says):
 
 
 @pytest.mark.parametrize("fields, lr, decay, betas, momentum", [
-    ({}, 1e-2, 0.0, (0.9, 0.999), None), ({"optimizer": "lion"}, 3e-3, 0.0, (0.9, 0.99), None),
+    ({}, 1e-2, 0.0, "0.9,0.999", None), ({"optimizer": "lion"}, 3e-3, 0.0, "0.9,0.99", None),
     ({"optimizer": "sgd"}, 0.1, 0.0, None, 0.9), ({"optimizer": "sgd", "momentum": 0}, 0.1, 0.0, None, 0.0),
-    ({"model": "gpt", "hidden": None}, 2e-3, 0.01, (0.9, 0.999), None),
-    ({"model": "gpt", "hidden": None, "optimizer": "lion", "betas": "0.95, 0.98"}, 5e-4, 0.1, (0.95, 0.98), None),
+    ({"model": "gpt", "hidden": None}, 2e-3, 0.01, "0.9,0.999", None),
+    ({"model": "gpt", "hidden": None, "optimizer": "lion", "betas": "0.950, .98"}, 5e-4, 0.1, "0.95,0.98", None),
 ])
 def test_defaults_follow_the_optimizer(fields, lr, decay, betas, momentum):
     optim = replace(MLP, **fields).resolved().optim
     assert (optim.lr, optim.weight_decay, optim.betas, optim.momentum) == (lr, decay, betas, momentum)
     assert optim.decay == "matrices"
+
+
+@pytest.mark.parametrize("fields, made", [
+    ({}, Adam(decoupled=False)), ({"optimizer": "adamw", "betas": "0.8,0.9", "weight_decay": 0.2},
+                                  Adam((0.8, 0.9), weight_decay=0.2)),
+    ({"optimizer": "lion", "betas": "0.8,0.9", "weight_decay": 0.2}, Lion((0.8, 0.9), 0.2)),
+    ({"optimizer": "sgd", "momentum": 0.5, "weight_decay": 0.2}, SGD(0.5, 0.2)),
+    ({"optimizer": "sgd", "momentum": 0}, SGD(0.0)),
+])
+def test_the_optimizer_that_is_made(fields, made):
+    optim = replace(MLP, **fields).resolved().optim
+    assert make_optimizer(optim) == made and optim.spec == made.spec
+
+
+@pytest.mark.launches
+def test_with_and_without_master_weights_in_one_report(launch, tmp_path):
+    """Two logs, one page; a name for each that says what differs."""
+    for name, flags in (("with", ()), ("without", ("--no-master-weights",))):
+        end = launch(2, "-m", "mpizero.train", "--steps", "3", "--lr", "1e-4", *flags, "--log", tmp_path / name)
+        assert end.status == 0, end.output
+    end = launch(None, "-m", "mpizero.report", tmp_path / "with", tmp_path / "without", "--out", tmp_path / "report")
+    assert end.status == 0 and "no master weights" in end.output, end.output
