@@ -34,8 +34,8 @@ GROUPS = {
     "the model and its data": "model hidden layers d-model heads context data",
     "the step and how it is sharded": "stage shard-size batch-size accumulation no-sync backward-prefetch "
                                       "forward-prefetch keep-last-unit limit-all-gathers",
-    "precision and optimizer": "dtype reduce-dtype sum-dtype loss-scale growth-interval optimizer lr warmup "
-                               "weight-decay clip",
+    "precision and optimizer": "dtype reduce-dtype sum-dtype loss-scale growth-interval no-master-weights optimizer "
+                               "lr warmup momentum betas weight-decay decay clip",
     "the run": "steps epochs seed device-memory check-replicas",
     "what is printed and written": "print-actions log log-every log-format json",
 }

@@ -1,4 +1,4 @@
-"""Figures of the four scripts: one function each, from plain numbers.
+"""Figures of the scripts: one function each, from plain numbers.
 
 Colours and sizes are those of `mpizero.report`.
 """
@@ -88,6 +88,23 @@ def losses(curves: Mapping[str, Sequence[float]]) -> Figure:
     made = draw_losses({name: dict(enumerate(values)) for name, values in curves.items()})
     made.axes[0].set_title("Loss on four ranks: ZeRO's curves lie on data parallelism's", loc="left", fontsize=9,
                            fontweight="bold")
+    return made
+
+
+@styled
+def unmoved(shares: Mapping[str, Sequence[float]], losses: Mapping[str, Sequence[float]]) -> Figure:
+    """Percent of the weights that each update left where they were, and the losses."""
+    made, (above, below) = figure(4.8, 2, width=WIDTH, sharex=True)
+    for (name, share), line, color in zip(shares.items(), LINES, (BLUE, VERMILLION, SKY, ORANGE), strict=False):
+        above.plot([100 * each for each in share], color=color, linestyle=line, label=f"{name} master weights")
+        below.plot(losses[name], color=color, linestyle=line)
+    above.set_title("16-bit weights without float32 master weights swallow updates")
+    above.set_ylabel("weights unmoved, %")
+    below.set_ylabel("loss (nats)")
+    below.set_xlabel("step")
+    for axes in (above, below):
+        axes.grid(True, color="#dddddd", linewidth=0.6)
+    above.legend(loc="center right")
     return made
 
 

@@ -1,8 +1,10 @@
-"""What 02 and 03 do on real ranks, beside what `mpizero.engine` does."""
+"""What 02, 03 and 07 do on real ranks, beside what `mpizero.engine` does."""
 
 from __future__ import annotations
 
+import importlib.util
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -13,12 +15,14 @@ import numpy as np
 from mpizero.comm import Group, all_gather, all_gather_values, all_reduce, barrier, chunk, mesh, reduce_scatter, start
 from mpizero.engine.config import TrainConfig
 from mpizero.engine.gather import gather_data
-from mpizero.engine.job import prepare
+from mpizero.engine.job import Job, prepare
 from mpizero.engine.replicas import largest_difference
 from mpizero.engine.summary import summarise
 from mpizero.engine.trainer import run_steps
 from mpizero.errors import LaunchError
 from mpizero.layout import Axis, MeshShape, Policy
+from mpizero.memory.ledger import Uncounted
+from mpizero.optim import SGD
 from mpizero.schedule import Action, IllegalSchedule, validate
 
 Array = np.ndarray
@@ -151,3 +155,47 @@ def train(world: Group, ranks: int, shards: int) -> dict[str, Any]:
                    "across_replicas": [ops["all_reduce"] for ops in by_op],
                    "inside": [ops["all_gather"] + ops["reduce_scatter"] for ops in by_op]}
     return gather_data(world, counted)[0]
+
+
+def watch(world: Group, **fields: Any) -> dict[str, Any]:
+    """A run of the MLP with these fields: losses, and the share of weights that each update left where they were. Of
+    those that began above 0.25, and of the others, how many moved at all. The same on every rank."""
+    job = prepare(replace(MLP, **fields), world)
+    begun, unmoved, losses = _masters(job), [], []
+    for _ in range(job.settings.steps):
+        before = _masters(job)
+        progress = run_steps(job, steps=1)
+        losses.append(progress.records[0].loss)
+        if progress.updates:
+            unmoved.append(_sums(world, [(_masters(job) == before).sum()])[0] / job.wrapping.numel)
+    large, moved = np.abs(begun) > 0.25, _masters(job) != begun
+    total, large_moved, small_moved = map(int, _sums(world, [large.sum(), (large & moved).sum(),
+                                                             (~large & moved).sum()]))
+    summary = summarise(job, progress)
+    return {"losses": losses, "unmoved": unmoved, "eval_loss": summary["eval_loss"], "k": summary["optimizer_bytes"],
+            "after_backward": [rank["after_backward"] for rank in summary["memory"]],
+            "large": total, "large_moved": large_moved, "small_moved": small_moved}
+
+
+def _masters(job: Job) -> Array:
+    """A copy of the weights that this rank owns, without padding."""
+    return np.concatenate([unit.part_of(unit.states["master"], unit.owned).copy() for unit in job.state.units])
+
+
+def _sums(world: Group, values: Sequence[float]) -> list[float]:
+    """Over all ranks."""
+    return all_gather_values(world, np.array(values, np.float64)).sum(axis=0).tolist()
+
+
+def descend(weight: float, update: float, times: int, alone: bool) -> float:
+    """A float16 weight after so many updates by SGD, each of which adds `update`. alone: without a master weight."""
+    half, master, grad = np.full(1, weight, np.float16), np.full(1, weight, np.float32), np.full(1, -1, np.float16)
+    for step in range(1, times + 1):
+        SGD(momentum=0.0).update(half if alone else master, {}, grad, lr=update, step=step, factor=1.0,
+                                 mem=Uncounted(), out=None if alone else half)
+    return float(half[0])
+
+
+def has_bfloat16() -> bool:
+    """Whether ml_dtypes is installed."""
+    return importlib.util.find_spec("ml_dtypes") is not None

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Run the five scripts, and write what comes out to DIR: report.md with every claim, figures (where matplotlib is installed), and of each
+# Run the six scripts, and write what comes out to DIR: report.md with every claim, figures (where matplotlib is installed), and of each
 # script its output and its JSON. Status 0 if every claim agrees, 1 if one does not or a script did not run, 2 for a wrong call.
 #
 #   bash scripts/reproduce.sh runs/lecture
@@ -61,6 +61,7 @@ run 02_zero_stages "${mpirun[@]}" -n 4 "$python"
 run 03_fsdp "${mpirun[@]}" -n 4 "$python"
 run 04_offload "$python"
 run 06_published "$python"
+run 07_master_weights "${mpirun[@]}" -n 4 "$python"
 
 "$python" "$scripts/write_report.py" "$directory" || status=1
 printf '\nreport: %s\n' "$directory/report.md"

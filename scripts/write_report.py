@@ -17,7 +17,7 @@ import claims
 
 from mpizero.errors import ConfigError
 
-SCRIPTS = ("01_memory", "02_zero_stages", "03_fsdp", "04_offload", "06_published")
+SCRIPTS = ("01_memory", "02_zero_stages", "03_fsdp", "04_offload", "06_published", "07_master_weights")
 FIGURES = "figures"  # folder beside the report
 Told = dict[str, Any]
 

@@ -307,6 +307,34 @@ def test_a_peak_of_16_bits_is_not_taken_for_float32_in_silence(plan):
     assert words not in plan(f"{asked} --dtype float32 --peak-flops 67TFLOPs")[1]
 
 
+@pytest.mark.parametrize("flags, k, said", [
+    ("", 12, "K = 12 of adam"), ("--optimizer lion", 8, "K = 8 of lion"), ("--optimizer sgd", 8, "K = 8 of sgd"),
+    ("--optimizer sgd --momentum 0", 4, "K = 4 of sgd"), ("--optimizer sgd --dtype float32", 4, "K = 4 of sgd"),
+    ("--no-master-weights", 8, "K = 8 of adam without master weights"),
+])
+def test_an_optimizer_is_a_number(plan, flags, k, said):
+    size = 4 if "float32" in flags else 2
+    memory, out = plan(f"memory --params 7.5e9 --ranks 64 --stage 2 {flags}")
+    right = size * 75 * 10**8 + (size + k) * 75 * 10**8 // 64
+    assert memory["optimizer_bytes"] == k and memory["after_backward"] == memory["formula"] == right
+    assert f"{size} psi + {size + k} psi/N with {said}:" in out and "equal" in out
+    found, out = plan(f"fit --params 7.5e9 --ranks 64 --shard-size 64 --gpu h100 {flags}")
+    assert found["optimizer_bytes"] == k and said in " ".join(out.split())
+    rest = {row["stage"]: row["at_rest"]["device"] for row in found["rows"] if row["offload"] == "none"}
+    assert (rest["0"], rest["3"] * 64) == ((size + k) * 75 * 10**8,) * 2
+
+
+@pytest.mark.parametrize("command", ["memory --params 1e6 --ranks 2", "fit --params 1e6 --ranks 2 --gpu h100"])
+@pytest.mark.parametrize("flags, says", [
+    ("--optimizer muon", "--optimizer muon updates a matrix at a time (it makes each orthogonal), but a rank's shard"),
+    ("--momentum 0.5", "--momentum is a setting of --optimizer sgd, not of adam"),
+    ("--no-master-weights --dtype float32", "--no-master-weights means nothing with --dtype float32"),
+])
+def test_optimizers_that_cannot_be(capsys, command, flags, says):
+    assert main([*command.split(), *flags.split()]) == 2
+    assert says in capsys.readouterr().err
+
+
 def test_fit_with_all_memories(plan):
     found, out = plan("fit --params 1e11 --ranks 128 --ranks-per-host 16 --device-memory 32GB --host-memory 1.5TB "
                       "--nvme 28TB --units 40 --inter-bandwidth 12.5GB/s --peak-flops 125e12 --activations 4G "

@@ -18,7 +18,8 @@ from tests.support.launch import ROOT
 
 SCRIPTS = ROOT / "scripts"
 REPRODUCE = SCRIPTS / "reproduce.sh"
-DEMOS = {"01_memory": 6, "02_zero_stages": 5, "03_fsdp": 4, "04_offload": 5, "06_published": 3}
+DEMOS = {"01_memory": 6, "02_zero_stages": 5, "03_fsdp": 4, "04_offload": 5, "06_published": 3,
+         "07_master_weights": 3}
 ALONE = ["01_memory", "04_offload", "06_published"]  # need no ranks
 CALL = ("-c", "import subprocess, sys; sys.exit(subprocess.call(sys.argv[1:]))")  # so that `launch` can run a shell
 
@@ -130,7 +131,7 @@ def test_all_at_once(launch, tmp_path):
     assert all((tmp_path / "out" / "figures" / name).read_bytes().startswith(b"\x89PNG") for name in figures)
     assert all(f"(figures/{name})" in report for name in figures)
     assert max(len(line) for path in (tmp_path / "out").glob("*.txt") for line in path.read_text().splitlines()) <= 100
-    assert len(figures) == (12 if importlib.util.find_spec("matplotlib") else 0)
+    assert len(figures) == (13 if importlib.util.find_spec("matplotlib") else 0)
 
 
 # -- a wrong number is reported ---------------------------------------------------------------------------------------
@@ -186,6 +187,11 @@ def twice(group, flat, out, **more):
     reduce_scatter(group, flat.copy(), out.copy(), **more)
     reduce_scatter(group, flat, out, **more)
 unit.reduce_scatter = twice"""
+KEPT = """
+import meshes
+from dataclasses import replace
+prepare = meshes.prepare
+meshes.prepare = lambda config, world: prepare(replace(config, no_master_weights=False), world)"""
 LONGER = """
 from mpizero.papers import sharding
 sharding.full_sharding = lambda size, world: 3 * size * world // (world + 1)"""
@@ -217,7 +223,13 @@ meshes.chunk = lambda numel, index, size: slice(0, numel // size)"""
     ("03_fsdp", 3, SLOWER, "13B: with backward prefetch faster by a factor of"),
     ("03_fsdp", 4, LONGER, "Full sharding: 3 M (W - 1) / W"),
     ("03_fsdp", 4, OTHER_ORDER, "2 x 2: one process that adds in the order of the rings gets the ranks' bits"),
-], ids=["leak", "sent twice", "nothing forgotten", "padding", "alpha", "chart", "network", "volume", "order"])
+    ("07_master_weights", 2, "script.STEPS = 40" + KEPT,
+     "Without, in float16: of the weights the last update leaves where they were"),
+    ("07_master_weights", 3, "script.STEPS, script.RATE = 5, 2e-4",
+     "Without master weights: of those above 0.25, where half a step of float16 is 2^-13 = 1.2e-4 or more, so many "
+     "moved in 5 steps"),
+], ids=["leak", "sent twice", "nothing forgotten", "padding", "alpha", "chart", "network", "volume", "order",
+        "master weights", "larger updates"])
 def test_a_wrong_number_on_ranks(launch, tmp_path, name, demo, change, words):
     code, out = CHANGED.format(scripts=str(SCRIPTS), name=name, change=change), tmp_path / "out.json"
     end = launch(4, "-c", code, "--demo", demo, "--json", out, timeout=240)
@@ -235,6 +247,8 @@ WRONG = {  # in each script, a number: old, new, and the claim that must not com
     "04_offload": ('"p16",\n', '"g16",\n', "Data that the optimum leaves on the device"),
     "06_published": ('source, "30",', 'source, "31",',
                      "15 PFLOP/s on 400 V100 are, of their peak (printed: over 30 %)"),
+    "07_master_weights": ('("without", 8)', '("without", 9)', "Without master weights each rank keeps after backward "
+                          "2 psi + (2 + K) psi/N: K = 9"),
 }
 
 
@@ -245,7 +259,8 @@ def test_a_wrong_number_in_each_script(launch, tmp_path):
     for name, (old, new, _) in WRONG.items():
         text = (scripts / f"{name}.py").read_text()
         assert text.count(old) == 1, (name, old)
-        text = text.replace(old, new).replace("STEPS, FEW_STEPS = 50", "STEPS, FEW_STEPS = 9")
+        text = text.replace(old, new).replace("STEPS, FEW_STEPS = 50", "STEPS, FEW_STEPS = 9").replace(
+            "STEPS, RATE = 200", "STEPS, RATE = 9")
         (scripts / f"{name}.py").write_text(text)
     end = launch(None, *CALL, "bash", scripts / "reproduce.sh", out, timeout=400,
                  env={"PYTHON": sys.executable, "PYTHONPATH": str(ROOT)})
@@ -276,7 +291,8 @@ def test_reproduce_tells_scripts_that_did_not_run(launch, tmp_path):
     end = launch(None, *CALL, "bash", REPRODUCE, tmp_path, "--mpirun", "false", env={"PYTHON": sys.executable},
                  timeout=120)
     assert end.status == 1, end.output
-    assert "**Did not run to its end: 02_zero_stages, 03_fsdp.**" in (tmp_path / "report.md").read_text()
+    report = (tmp_path / "report.md").read_text()
+    assert "**Did not run to its end: 02_zero_stages, 03_fsdp, 07_master_weights.**" in report
 
 
 def test_the_report_of_a_claim_that_does_not_come_out(load, tmp_path):
@@ -286,16 +302,16 @@ def test_the_report_of_a_claim_that_does_not_come_out(load, tmp_path):
         claims.definition("four", "source", 4), claims.quoted("five", "source", 5)])
     asked = claims.options("Doc.", "example", 1, ["--json", str(tmp_path / "01_memory.json")])
     assert claims.tell(asked, "Doc.", [lambda: made]) == 1
-    for name in ("02_zero_stages", "03_fsdp", "04_offload", "06_published"):
+    for name in ("02_zero_stages", "03_fsdp", "04_offload", "06_published", "07_master_weights"):
         (tmp_path / f"{name}.json").write_text((tmp_path / "01_memory.json").read_text())
     assert report.main([str(tmp_path)]) == 1
     text = (tmp_path / "report.md").read_text()
-    assert "**10 claims, 5 agree.**" in text and "No figures: matplotlib is not installed" in text
+    assert "**12 claims, 6 agree.**" in text and "No figures: matplotlib is not installed" in text
     row = "| one \\| two | source | 1 | computed: 2 | **NO** |"
-    assert text.count(row) == 10 and text.split("\n## ")[1].count(row) == 5  # first of all, and in its place
-    assert text.count("| four | source | 4 | definition | not counted |") == 5
-    assert "| definition | 0 | 0 | 5 |" in text and "| published, numbers against each other | 0 | 0 | 5 |" in text
-    assert "arithmetic | 5 | 0 | 0 |" in text and "traffic log | 5 | 5 | 0 |" in text
+    assert text.count(row) == 12 and text.split("\n## ")[1].count(row) == 6  # first of all, and in its place
+    assert text.count("| four | source | 4 | definition | not counted |") == 6
+    assert "| definition | 0 | 0 | 6 |" in text and "| published, numbers against each other | 0 | 0 | 6 |" in text
+    assert "arithmetic | 6 | 0 | 0 |" in text and "traffic log | 6 | 6 | 0 |" in text
 
 
 # -- the parts --------------------------------------------------------------------------------------------------------
@@ -364,7 +380,8 @@ def test_help(launch, name):
 
 
 @pytest.mark.parametrize("ranks, name", [
-    (None, "02_zero_stages"), (3, "02_zero_stages"), (None, "03_fsdp"), (2, "03_fsdp")])
+    (None, "02_zero_stages"), (3, "02_zero_stages"), (None, "03_fsdp"), (2, "03_fsdp"),
+    (3, "07_master_weights")])
 def test_too_few_ranks(launch, ranks, name):
     end = launch(ranks, SCRIPTS / f"{name}.py")
     started = "1 was" if ranks is None else f"{ranks} were"

@@ -11,34 +11,24 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from mpizero.dtypes import reduction
+from mpizero.engine.optimizers import OptimSettings, defaults, having, parse_betas
 from mpizero.errors import ConfigError
-from mpizero.layout import OPTIMIZERS
+from mpizero.layout import optimizer_spec, require_narrow
 from mpizero.layout.models import GPTConfig, MLPSizes
+from mpizero.layout.spec import DECAYS
 from mpizero.quantities import parse_memory
 from mpizero.schedule import STRATEGIES, StepSettings
 from mpizero.schedule.compose import LARGEST
 
 BY_MODEL: dict[str, dict[str, Any]] = {  # defaults that differ, and the sizes that a model has
-    "mlp": {"hidden": 96, "steps": 50, "lr": 1e-2, "warmup": 0, "optimizer": "adam", "weight_decay": 0.0},
-    "gpt": {"layers": 4, "d_model": 128, "heads": 4, "context": 128, "steps": 300, "lr": 2e-3, "warmup": None,
-            "optimizer": "adamw", "weight_decay": 0.01},
+    "mlp": {"hidden": 96, "steps": 50, "warmup": 0, "optimizer": "adam"},
+    "gpt": {"layers": 4, "d_model": 128, "heads": 4, "context": 128, "steps": 300, "warmup": None,
+            "optimizer": "adamw"},
 }
 DTYPES = ("float16", "bfloat16", "float32")
 SCALER: dict[str, Any] = {"loss_scale": 2.0**16, "growth_interval": 2000}  # as torch.amp.GradScaler
 SIZES = ("hidden", "layers", "d_model", "heads", "context")
 GPT_WARMUP = 10  # a tenth of the steps, where BY_MODEL names none
-
-
-@dataclass(frozen=True)
-class OptimSettings:
-    """optimizer: a key of `OPTIMIZERS`. lr: the highest learning rate, after `warmup` steps; it falls to a tenth of
-    that at the last step. clip: the largest global norm of a gradient; None: any."""
-
-    optimizer: str
-    weight_decay: float
-    lr: float
-    warmup: int
-    clip: float | None
 
 
 @dataclass(frozen=True)
@@ -76,7 +66,7 @@ def _option(default: Any, help: str, **more: Any) -> Any:
 
 @dataclass(frozen=True)
 class TrainConfig:
-    """None stands for a default that depends on the model (see BY_MODEL), or for `off`.
+    """None stands for a default that depends on the model or the optimizer (see BY_MODEL, BY_OPTIMIZER), or for `off`.
 
     `print_actions`, `log`, `log_every`, `log_format` and `json` are for the command to heed. Of them `prepare` takes
     that there is a `log`: then actions and messages are timed, for `trace`. Whoever calls `run_steps` writes what it
@@ -121,11 +111,17 @@ class TrainConfig:
                                        "and skips the step (65536)", type=float, metavar="S")
     growth_interval: int | None = _option(None, "steps in a row without overflow after which the loss scale doubles "
                                           "(2000)", type=int, metavar="K")
-    optimizer: str | None = _option(None, "adam adds weight decay to the gradient, adamw does not (mlp adam, gpt "
-                                    "adamw)", choices=list(OPTIMIZERS))
-    weight_decay: float | None = _option(None, "weight decay (mlp 0, gpt 0.01)", type=float)
-    lr: float | None = _option(None, "peak learning rate; falls to a tenth along a cosine (mlp 1e-2, gpt 2e-3)",
-                               type=float)
+    no_master_weights: bool = _option(False, "16-bit parameters are updated themselves, without float32 master weights",
+                                      action="store_true")
+    optimizer: str | None = _option(None, "adam, adamw, sgd or lion; adam and sgd add weight decay to the gradient, "
+                                    "adamw and lion shrink the weights (mlp adam, gpt adamw)", metavar="NAME")
+    momentum: float | None = _option(None, "of sgd; 0: none, and no state (0.9)", type=float)
+    betas: str | None = _option(None, "of adam and adamw (0.9,0.999), of lion (0.9,0.99)", metavar="B1,B2")
+    weight_decay: float | None = _option(None, "weight decay (mlp and sgd 0; gpt 0.01, with lion 0.1)", type=float)
+    decay: str = _option("matrices", "what it shrinks: matrices alone, so neither norms nor biases, or all parameters",
+                         choices=list(DECAYS))
+    lr: float | None = _option(None, "peak learning rate; falls to a tenth along a cosine (mlp 1e-2, gpt 2e-3; sgd "
+                               "0.1; lion: mlp 3e-3, gpt 5e-4)", type=float)
     warmup: int | None = _option(None, "steps of linear warm-up (mlp 0, gpt a tenth of the steps)", type=int)
     clip: float | None = _option(None, "largest global norm of the gradient (no clipping)", type=float, metavar="NORM")
     seed: int = _option(0, "of weights, data and order", type=int)
@@ -153,21 +149,31 @@ class TrainConfig:
         """
         self._check_types()
         scaler: dict[str, Any] = SCALER if self.dtype == "float16" else dict.fromkeys(SCALER)
-        defaults = BY_MODEL[self.model] | scaler
         chosen = {name: default if getattr(self, name) is None else getattr(self, name)
-                  for name, default in defaults.items()}
+                  for name, default in (self._defaults() | scaler).items()}
         if self.epochs is not None and self.steps is None:
             chosen["steps"] = LARGEST - 1 if steps is None else steps
         if chosen["warmup"] is None:
             chosen["warmup"] = chosen["steps"] // GPT_WARMUP
         self._check(chosen)
+        self._check_optimizer(chosen)
         sizes = {name: chosen[name] for name in SIZES if name in chosen}
-        optim = OptimSettings(chosen["optimizer"], chosen["weight_decay"], chosen["lr"], chosen["warmup"], self.clip)
+        betas, momentum = chosen.get("betas"), chosen.get("momentum")
+        betas = None if betas is None else ",".join(map(str, parse_betas(betas)))
+        optim = OptimSettings(chosen["optimizer"], chosen["weight_decay"], chosen["lr"], chosen["warmup"], self.clip,
+                              self.decay, betas, None if momentum is None else float(momentum),
+                              self.no_master_weights)
         memory = None if self.device_memory is None else parse_memory(self.device_memory)
         wire, sums = reduction(self.dtype, self.reduce_dtype, self.sum_dtype)
         return Settings(self.model, (MLPSizes if self.model == "mlp" else GPTConfig)(**sizes), self.step_settings,
                         optim, self.dtype, wire, sums, chosen["loss_scale"], chosen["growth_interval"], self.data,
                         self.batch_size, chosen["steps"], self.seed, memory, self.check_replicas, self.epochs)
+
+    def _defaults(self) -> dict[str, Any]:
+        """Of the model, and of the optimizer. ConfigError for an optimizer that there is not, or that cannot be
+        sharded."""
+        of_model = BY_MODEL[self.model]
+        return of_model | defaults(self.optimizer or of_model["optimizer"], self.model)
 
     def _check_types(self) -> None:
         """ConfigError for values that no flag could give: where Python code makes the configuration."""
@@ -209,6 +215,15 @@ class TrainConfig:
             if getattr(self, name) is not None:
                 raise ConfigError(f"`{name}` {getattr(self, name)} has no meaning with `dtype` {self.dtype}, whose "
                                   "gradients need no loss scale: leave it out, or use `dtype` float16")
+
+    def _check_optimizer(self, chosen: Mapping[str, Any]) -> None:
+        """ConfigError for settings that another optimizer has, or another `dtype`."""
+        optimizer_spec(chosen["optimizer"], self.momentum)  # raises
+        if self.betas is not None and "betas" not in chosen:
+            raise ConfigError(f"`betas` are a setting of `optimizer` {having('betas')}, not of {chosen['optimizer']}: "
+                              "leave them out, or choose that optimizer")
+        if self.no_master_weights:
+            require_narrow(self.dtype)
 
 
 NUMBERS: Mapping[Any, tuple[type, ...]] = {int: (int,), float: (float, int)}

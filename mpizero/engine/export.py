@@ -40,7 +40,7 @@ def sha256(spec: ModelSpec, units: Sequence[Unit], name: str) -> str:
         if owner[param.name] is not current:
             current, views = owner[param.name], {}  # the last unit dies before the next is gathered
             views = current.layout.views(whole_state(current, name))
-        values = views[param.name]
-        # no copy on little-endian machines
-        digest.update(values.astype(values.dtype.newbyteorder("<"), copy=False).data)
+        size = views[param.name].dtype.itemsize
+        # as integers, since bfloat16 has no buffer of its own; no copy on little-endian machines
+        digest.update(views[param.name].view(f"u{size}").astype(f"<u{size}", copy=False).data)
     return digest.hexdigest()

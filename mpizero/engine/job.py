@@ -3,26 +3,28 @@ change."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 
 import numpy as np
 
 from mpizero.comm import Group, Mesh, TrafficLog, mesh
 from mpizero.data import Batch, global_samples, until
 from mpizero.engine.alike import compare_data, compare_model, compare_settings
-from mpizero.engine.config import OptimSettings, Settings, TrainConfig
+from mpizero.engine.config import Settings, TrainConfig
 from mpizero.engine.executor import Executor
+from mpizero.engine.optimizers import OptimSettings, parse_betas
 from mpizero.engine.samples import check_data, count_targets, with_epochs
 from mpizero.engine.state import TrainingState
 from mpizero.engine.task import Task, built_in_task
 from mpizero.engine.unit import Unit
 from mpizero.errors import OutOfDeviceMemory
-from mpizero.layout import OPTIMIZERS, ActivationBytes, Geometry, Policy, Wrapping
+from mpizero.layout import OPTIMIZERS, ActivationBytes, Geometry, Policy, Wrapping, with_decay
 from mpizero.memory.host import available_bytes
 from mpizero.memory.ledger import Ledger
 from mpizero.nn.losses import CrossEntropy
-from mpizero.optim import Adam, LossScaler, Optimizer
+from mpizero.optim import SGD, Adam, Lion, LossScaler, Optimizer
 from mpizero.planner import plan_memory, plan_traffic, sent_bytes
 from mpizero.quantities import in_units
 from mpizero.schedule import Schedule, Setup, set_up
@@ -110,8 +112,8 @@ def prepare(config: TrainConfig, world: Group, *, task: Task | None = None, poli
     if config.epochs is not None:
         settings = with_epochs(config, task.data, world.size)
     optimizer = make_optimizer(settings.optim)
-    setup = set_up(task.model.spec, world.size, settings.step, dtype=settings.dtype,
-                   reduce_dtype=settings.reduce_dtype, sum_dtype=settings.sum_dtype, optimizer=optimizer.spec,
+    setup = set_up(with_decay(task.model.spec, settings.optim.decay), world.size, settings.step, dtype=settings.dtype,
+                   reduce_dtype=settings.reduce_dtype, sum_dtype=settings.sum_dtype, optimizer=settings.optim.spec,
                    policy=policy)
     _check_host(setup, world)
     compare_model(setup.wrapping, world)
@@ -147,7 +149,9 @@ def make_scaler(settings: Settings) -> LossScaler:
 
 def make_optimizer(settings: OptimSettings) -> Optimizer:
     """The optimizer that the settings name."""
-    makers = {"adam": lambda: Adam(weight_decay=settings.weight_decay, decoupled=False),
-              "adamw": lambda: Adam(weight_decay=settings.weight_decay, decoupled=True)}
+    makers: dict[str, Callable[..., Optimizer]] = {"adam": partial(Adam, decoupled=False), "adamw": Adam, "sgd": SGD,
+                                                   "lion": Lion}
     assert makers.keys() == OPTIMIZERS.keys()
-    return makers[settings.optimizer]()
+    given = {"betas": settings.betas and parse_betas(settings.betas), "momentum": settings.momentum}
+    return makers[settings.optimizer](weight_decay=settings.weight_decay,
+                                      **{name: value for name, value in given.items() if value is not None})

@@ -78,7 +78,7 @@ def _bare_step(job: Job) -> Callable[[], None]:
         _gradients(job.task, job.batch(0), scale, views, Gradients(grad_views, set()), mem)
         for kept, grad, param in zip(states, grads, params, strict=True):
             part = slice(0, kept[MASTER.name].size)
-            out = None if dtype == np.float32 else param[part]
+            out = None if kept[MASTER.name].dtype == dtype else param[part]
             job.optimizer.update(kept[MASTER.name], kept, grad[part], lr=1e-3, step=1, factor=1.0, mem=mem, out=out)
 
     return step

@@ -46,6 +46,7 @@ def summarise(job: Job, progress: Progress) -> dict[str, Any]:
         "settings": flat(settings),
         "world_size": job.world.size, "stage": settings.step.stage, "model": job.task.model.name,
         "dtype": settings.dtype, "reduce_dtype": settings.reduce_dtype, "sum_dtype": settings.sum_dtype,
+        "optimizer_bytes": job.geometry.optimizer_bytes,
         "shard_size": job.mesh.shape.size(Axis.SHARD),
         "replicas": job.mesh.shape.size(Axis.REPLICATE),
         "batch_size": settings.batch_size,

@@ -2,8 +2,8 @@
 
 [Note: What a rank keeps]
 `param` is whole or a shard, by placement. The optimizer's range is whole or a shard too: `states` holds, by name, what
-the optimizer declares, and the float32 "master" weights. Float32 parameters are their own master weights: then "master"
-is a view of `param`.
+the optimizer declares, and the float32 "master" weights. Float32 parameters, and those that shall have no master
+weights, are their own: then "master" is a view of `param`.
 """
 
 from __future__ import annotations
@@ -196,9 +196,10 @@ class Unit:
     # -- update -------------------------------------------------------------------------------------------------------
 
     def optim_step(self, update: Update) -> None:
-        """The optimizer on this rank's range; the result is rounded into the parameters it keeps."""
+        """The optimizer on this rank's range; the result is rounded into the parameters it keeps. Weight decay shrinks
+        the elements of its own parameters alone, wherever the shard begins."""
         assert self._unsharded_param is None, f"unit {self.layout.name} is gathered: its whole parameters would be old"
-        grad = self.part_of(self.grad, self.range_of(self.placement.optim))
-        out = None if self.dtype == np.float32 else self.updated_param
-        update.optimizer.update(self.states[MASTER.name], self.states, grad, lr=update.lr, step=update.step,
-                                factor=update.factor, mem=self.ledger, out=out)
+        kept, master = self.range_of(self.placement.optim), self.states[MASTER.name]
+        out = None if master.dtype == self.dtype else self.updated_param
+        update.optimizer.update(master, self.states, self.part_of(self.grad, kept), lr=update.lr, step=update.step,
+                                factor=update.factor, mem=self.ledger, out=out, decayed=self.layout.decayed(kept))

@@ -44,6 +44,18 @@ class FlatLayout:
         return {param.name: flat[offset : offset + param.numel].reshape(param.shape)
                 for param, offset in zip(self.params, self.offsets, strict=True)}
 
+    def decayed(self, kept: slice) -> tuple[tuple[int, int], ...]:
+        """The elements of `kept` that weight decay shrinks: (begin, end) counted from its start, sorted and apart.
+        Parameters that say nothing of it are shrunk."""
+        found: list[tuple[int, int]] = []
+        for param, offset in zip(self.params, self.offsets, strict=True):
+            begin, end = max(offset, kept.start) - kept.start, min(offset + param.numel, kept.stop) - kept.start
+            if param.decay is not False and begin < end:
+                if found and found[-1][1] == begin:
+                    begin, _ = found.pop()
+                found.append((begin, end))
+        return tuple(found)
+
 
 def flatten(name: str, params: Iterable[ParamSpec], ranks: int) -> FlatLayout:
     """The layout of a unit that holds `params`, padded for `ranks` ranks."""

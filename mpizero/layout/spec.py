@@ -7,15 +7,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+from mpizero.errors import ConfigError
 
 
 @dataclass(frozen=True)
 class ParamSpec:
-    """One parameter tensor."""
+    """One parameter tensor. decay: whether weight decay shrinks it; None: as the run has it, see `with_decay`."""
 
     name: str
     shape: tuple[int, ...]
+    decay: bool | None = None
 
     @property
     def numel(self) -> int:
@@ -85,3 +88,18 @@ class ModelSpec:
     def psi(self) -> int:
         """Number of parameters, tied ones once."""
         return sum(param.numel for param in self.params)
+
+
+DECAYS: dict[str, Callable[[ParamSpec], bool]] = {  # rules of weight decay
+    "matrices": lambda param: len(param.shape) > 1,  # not norms and biases: as GPT-2 is trained
+    "all": lambda param: True,
+}
+
+
+def with_decay(spec: ModelSpec, rule: str) -> ModelSpec:
+    """The model with `decay` said of every parameter: what it says itself, or else what the rule says. ConfigError for
+    a rule that is none of `DECAYS`."""
+    if rule not in DECAYS:
+        raise ConfigError(f"`decay` {rule!r} is none of {', '.join(DECAYS)}: use one of these")
+    return replace(spec, params=tuple(replace(param, decay=DECAYS[rule](param)) if param.decay is None else param
+                                      for param in spec.params))

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from mpizero.dtypes import ITEMSIZE
+from mpizero.layout import ADAM, OptimizerSpec, optimizer_bytes
 from mpizero.papers.states import plain, stage_bytes
 
 
@@ -68,7 +69,7 @@ def fsdp(psi: int, ranks: int, stage: str, dtype: str, largest_unit: int) -> Est
 
 
 def accelerate(psi: int, dtype: str) -> Estimate:
-    """The largest of what lives in four moments: loading, backward, optimizer states, step."""
+    """The largest of what lives in four moments: loading, backward, Adam's states, step."""
     size = 4 * psi  # always starts from float32
     moments = {"model": size, "gradients": size, "optimizer": 2 * size, "step": 4 * size}
     if dtype != "float32":
@@ -78,9 +79,11 @@ def accelerate(psi: int, dtype: str) -> Estimate:
                     "nothing")
 
 
-def papers(psi: int, ranks: int, stage: str, dtype: str) -> list[Estimate]:
-    """ZeRO's closed form, and ZeRO-Infinity's 20 bytes."""
-    found = [Estimate("ZeRO, table 1", stage_bytes(psi, stage, ranks, dtype),
+def papers(psi: int, ranks: int, stage: str, dtype: str, optimizer: OptimizerSpec = ADAM) -> list[Estimate]:
+    """ZeRO's closed form, with the optimizer's K, and ZeRO-Infinity's 20 bytes."""
+    k = optimizer_bytes(optimizer, dtype)
+    where = "table 1" if k == optimizer_bytes(ADAM, dtype) else f"sec. 5 with K = {k}"
+    found = [Estimate(f"ZeRO, {where}", stage_bytes(psi, stage, ranks, dtype, optimizer=optimizer),
                       "after backward, without padding; peaks are not in it")]
     if stage == "3":
         found.append(Estimate("ZeRO-Infinity, sec. 3", plain(Fraction(20 * psi, ranks)),
@@ -88,8 +91,9 @@ def papers(psi: int, ranks: int, stage: str, dtype: str) -> list[Estimate]:
     return found
 
 
-def others(psi: int, ranks: int, stage: str, dtype: str, largest_leaf: int, largest_unit: int) -> list[Estimate]:
-    """All of them, for one stage. None counts activations."""
+def others(psi: int, ranks: int, stage: str, dtype: str, largest_leaf: int, largest_unit: int,
+           optimizer: OptimizerSpec = ADAM) -> list[Estimate]:
+    """All of them, for one stage. None counts activations. But for ZeRO's form, all are of Adam."""
     two = (fsdp(psi, ranks, stage, dtype, largest_unit), deepspeed(psi, ranks, stage, largest_leaf))
-    return [*papers(psi, ranks, stage, dtype), *(each for each in two if each), *megatron(psi, ranks, stage, dtype),
-            accelerate(psi, dtype)]
+    return [*papers(psi, ranks, stage, dtype, optimizer), *(each for each in two if each),
+            *megatron(psi, ranks, stage, dtype), accelerate(psi, dtype)]

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from mpizero.dtypes import ITEMSIZE
-from mpizero.layout import ADAM, SHARDED, optimizer_bytes
+from mpizero.layout import ADAM, SHARDED, OptimizerSpec, optimizer_bytes
 from mpizero.schedule import STRATEGIES
 
 GB = 10**9
@@ -60,34 +60,38 @@ def bytes_per_parameter(fp32_grad: bool = False) -> int:
     return sum(STATES.values()) + (FP32_GRAD if fp32_grad else 0)
 
 
-def form(stage: str, dtype: str = "float16", sum_dtype: str | None = None) -> tuple[int, int]:
-    """(a, b) of a psi + b psi/N, the bytes on a rank after backward: (16, 0), (4, 12), (2, 14), (0, 16). From the
-    strategy's placement. ZeRO sec. 5. sum_dtype: of gradients that are reduced by then; None: dtype."""
+def form(stage: str, dtype: str = "float16", sum_dtype: str | None = None,
+         optimizer: OptimizerSpec = ADAM) -> tuple[int, int]:
+    """(a, b) of a psi + b psi/N, the bytes on a rank after backward: of Adam (16, 0), (4, 12), (2, 14), (0, 16). From
+    the strategy's placement and the optimizer's K. ZeRO sec. 5. sum_dtype: of gradients that are reduced by then; None:
+    dtype."""
     keep, size = STRATEGIES[stage].placement, ITEMSIZE[dtype]
     reduced = keep.grads is keep.optim  # stage 1 reduces after backward
     grad = ITEMSIZE[sum_dtype or dtype] if reduced else size
-    parts = ((keep.params, size), (keep.grads, grad), (keep.optim, optimizer_bytes(ADAM, dtype)))
+    parts = ((keep.params, size), (keep.grads, grad), (keep.optim, optimizer_bytes(optimizer, dtype)))
     whole, divided = (sum(nbytes for kept, nbytes in parts if (kept is SHARDED) is sharded)
                       for sharded in (False, True))
     return whole, divided
 
 
-def form_text(stage: str, dtype: str = "float16", ranks: str = "N", sum_dtype: str | None = None) -> str:
+def form_text(stage: str, dtype: str = "float16", ranks: str = "N", sum_dtype: str | None = None,
+              optimizer: OptimizerSpec = ADAM) -> str:
     """`4 psi + 12 psi/N`."""
-    whole, divided = form(stage, dtype, sum_dtype)
+    whole, divided = form(stage, dtype, sum_dtype, optimizer)
     return " + ".join(([f"{whole} psi"] if whole else []) + ([f"{divided} psi/{ranks}"] if divided else []))
 
 
-def per_parameter(stage: str, ranks: int, dtype: str = "float16", sum_dtype: str | None = None) -> Fraction:
+def per_parameter(stage: str, ranks: int, dtype: str = "float16", sum_dtype: str | None = None,
+                  optimizer: OptimizerSpec = ADAM) -> Fraction:
     """Bytes per parameter on a rank after backward, of which `ranks` share what is sharded."""
-    whole, divided = form(stage, dtype, sum_dtype)
+    whole, divided = form(stage, dtype, sum_dtype, optimizer)
     return whole + Fraction(divided, ranks)
 
 
 def stage_bytes(psi: int, stage: str, ranks: int, dtype: str = "float16",
-                sum_dtype: str | None = None) -> int | float:
+                sum_dtype: str | None = None, optimizer: OptimizerSpec = ADAM) -> int | float:
     """Model-state bytes on a rank after backward, without padding. An int wherever it is whole."""
-    return plain(psi * per_parameter(stage, ranks, dtype, sum_dtype))
+    return plain(psi * per_parameter(stage, ranks, dtype, sum_dtype, optimizer))
 
 
 def plain(value: Fraction) -> int | float:

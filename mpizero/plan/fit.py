@@ -15,11 +15,13 @@ from typing import Any
 
 from mpizero.dtypes import reduction
 from mpizero.errors import ConfigError
+from mpizero.layout import MASTER, optimizer_bytes, stored_states
 from mpizero.papers.compare import others
 from mpizero.papers.states import stage_bytes
 from mpizero.plan.memory import show_compare
 from mpizero.plan.options import (
-    DTYPES, Options, add_batch, add_model, add_ranks, argument_type, batch_of, count, model_of, spelled_text, wrapped,
+    DTYPES, Options, add_batch, add_model, add_optimizer, add_ranks, argument_type, batch_of, count, k_text, model_of,
+    optimizer_of, spelled_text, wrapped,
 )
 from mpizero.plan.rates import RATES, add_machine, facts, gpu_of, machine_of, rates_text
 from mpizero.planner.fit import Row, rows
@@ -57,6 +59,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--dtype", choices=DTYPES, default="float16", help="of parameters, gradients (float16)")
     parser.add_argument("--reduce-dtype", choices=DTYPES,
                         help="what gradients are sent, summed and kept as once reduced (as --dtype)")
+    add_optimizer(parser)
     parser.add_argument("--compare", action="store_true",
                         help="what FSDP2, DeepSpeed, Megatron, accelerate and the papers say, and why")
     add_machine(parser, *RATES)
@@ -76,6 +79,9 @@ def answer(options: Options) -> dict[str, Any]:
         "model": question.model.name, "psi": question.model.spec.psi,
         **{name: getattr(question, name) for name in repeated}, "activations_of": _program(question),
         "terms": _terms(question), "attention_flops": question.model.gpt is not None,
+        "optimizer": question.optimizer.name,
+        "optimizer_bytes": optimizer_bytes(question.optimizer, question.dtype),
+        "master_weights": MASTER in stored_states(question.optimizer, question.dtype),
         "rows": [_plain(question, row) for row in found], "recommended": best, "reason": spelled_text(advice.reason),
         **facts(options, *RATES)}
     if options["compare"]:
@@ -95,7 +101,7 @@ def _question(options: Options) -> Question:
     same = ("ranks", "ranks_per_host", "host_memory", "nvme", "accumulation", "dtype", "reduce_dtype", "shard_size",
             "recompute", "activations", "program", "fused_loss", "margin")
     return Question(model, device_memory=memory, machine=machine_of(options), batch_size=batch, tokens=tokens,
-                    **{name: options[name] for name in same})
+                    optimizer=optimizer_of(options), **{name: options[name] for name in same})
 
 
 def _check_program(options: Options, model: PlannedModel) -> None:
@@ -127,8 +133,9 @@ def _plain(question: Question, row: Row) -> dict[str, Any]:
 
 def _compared(question: Question, row: Row) -> dict[str, Any]:
     model, psi = question.model, question.model.spec.psi
-    found = others(psi, row.shard_size, row.stage, question.dtype, model.largest_leaf, model.largest_unit)
-    ours = stage_bytes(psi, row.stage, row.shard_size, question.dtype, question.reduce_dtype)
+    dtype, optimizer = question.dtype, question.optimizer
+    found = others(psi, row.shard_size, row.stage, dtype, model.largest_leaf, model.largest_unit, optimizer)
+    ours = stage_bytes(psi, row.stage, row.shard_size, dtype, question.reduce_dtype, optimizer)
     return {"after_backward": ours, "peak": row.peak["device"],
             "others": [vars(estimate) for estimate in found]}
 
@@ -142,8 +149,9 @@ def show(answer: dict[str, Any]) -> str:
     margin = (f"{100 * answer['margin']:g} % of a device ({in_units(answer['margin'] * answer['device_memory'])}) are "
               f"kept free, for {MARGIN_FOR}") if answer["margin"] else "no margin is kept free"
     parts = [_wrapped(f"{answer['model']}, psi = {answer['psi']:,}"),
-             _wrapped(f"{counted(answer['ranks'], 'rank')}, {answer['ranks_per_host']:,} a host; {_precision(answer)}; "
-                      f"{answer['tokens']:,} tokens x {answer['accumulation']} a rank and step; {memory}; {margin}"),
+             _wrapped(f"{counted(answer['ranks'], 'rank')}, {answer['ranks_per_host']:,} a host; {_precision(answer)}, "
+                      f"{k_text(answer)}; {answer['tokens']:,} tokens x {answer['accumulation']} a rank and step; "
+                      f"{memory}; {margin}"),
              *([_wrapped(_activations(answer))] if answer["activations_of"] else []),
              _show_rows(answer["rows"]), _wrapped(_legend(answer)), _wrapped(_machine(answer)),
              _wrapped(f"{'Recommended' if answer['recommended'] else 'No recommendation'}: {answer['reason']}.")]

@@ -6,12 +6,13 @@ import argparse
 import textwrap
 from typing import Any
 
+from mpizero.layout import MASTER, stored_states
 from mpizero.memory.kinds import ACTIVATION
 from mpizero.papers.activations import recompute_checkpoints, transformer_activations
 from mpizero.papers.compare import others
 from mpizero.papers.states import form_text, stage_bytes
 from mpizero.plan.options import (
-    WIDTH, Options, add_batch, add_model, add_step, batch_of, described, head, step_of, wrapped,
+    WIDTH, Options, add_batch, add_model, add_optimizer, add_step, batch_of, described, head, k_text, step_of, wrapped,
 )
 from mpizero.plan.rates import add_gpu, gpu_of
 from mpizero.planner import MemoryPlan, formula_after_backward, plan_memory
@@ -28,6 +29,7 @@ EXAMPLE = "memory --params 7.5e9 --ranks 64 --stage 2 --compare"
 def add_flags(parser: argparse.ArgumentParser) -> None:
     add_model(parser)
     add_step(parser)
+    add_optimizer(parser)
     add_batch(parser, "adds activations of --gpt or --model mlp")
     add_gpu(parser, "how much of its memory is left")
     parser.add_argument("--actions", action="store_true", help="the bytes after every action of the step")
@@ -49,7 +51,7 @@ def answer(options: Options) -> dict[str, Any]:
                              "peak": point.peak_bytes, **point.live} for point in plan.points]
     if options["compare"]:
         estimates = others(model.spec.psi, step.geometry.shards, step.settings.stage, step.geometry.dtype,
-                           model.largest_leaf, model.largest_unit)
+                           model.largest_leaf, model.largest_unit, step.geometry.optimizer)
         found["compare"] = [vars(estimate) for estimate in estimates]
     return found
 
@@ -64,10 +66,14 @@ def _states(plan: MemoryPlan) -> dict[str, Any]:
 def _formulas(step: Setup) -> dict[str, Any]:
     """Of padded parameters; the paper's own counts none."""
     geometry, stage = step.geometry, step.settings.stage
-    return {"formula": formula_after_backward(geometry),
-            "formula_without_padding": stage_bytes(step.wrapping.numel, stage, geometry.shards, geometry.dtype,
-                                                   geometry.sums),
-            "formula_text": form_text(stage, geometry.dtype, "N" if geometry.replicas == 1 else "F", geometry.sums)}
+    dtype, optimizer = geometry.dtype, geometry.optimizer
+    axis = "N" if geometry.replicas == 1 else "F"
+    return {"optimizer": optimizer.name, "optimizer_bytes": geometry.optimizer_bytes,
+            "master_weights": MASTER in stored_states(optimizer, dtype),
+            "formula": formula_after_backward(geometry),
+            "formula_without_padding": stage_bytes(step.wrapping.numel, stage, geometry.shards, dtype, geometry.sums,
+                                                   optimizer),
+            "formula_text": form_text(stage, dtype, axis, geometry.sums, optimizer)}
 
 
 def _activations(model: PlannedModel, step: Setup, batch: int) -> dict[str, Any] | None:
@@ -99,8 +105,8 @@ def show(answer: dict[str, Any]) -> str:
         table(["bytes of a rank", "at rest", "after backward", "peak"], rows),
         "\n".join(wrapped(f"All in units: {sizes}; the peak is at {answer['peak_action']}. Kinds peak at different "
                           "moments.")),
-        "\n".join(wrapped(f"After backward by formula, {answer['formula_text']}: {answer['formula']:,} bytes, "
-                          f"{equal}."))]
+        "\n".join(wrapped(f"After backward by formula, {answer['formula_text']} with {k_text(answer)}: "
+                          f"{answer['formula']:,} bytes, {equal}."))]
     if answer["formula"] != answer["formula_without_padding"]:
         parts[-1] += f"\nThe same without padding: {answer['formula_without_padding']:,} bytes."
     if "gpu" in answer:
@@ -133,7 +139,7 @@ def _left(nbytes: int) -> str:
 
 def show_compare(estimates: list[dict[str, Any]], after_backward: int, peak: int) -> str:
     """Each estimate beside ours, and on the next line why it differs."""
-    lines = [f"{'others, without offload and activations':<46}{'bytes':>22}{'beside ours':>14}"]
+    lines = [f"{'others, of Adam, without activations':<46}{'bytes':>22}{'beside ours':>14}"]
     ours = [{"source": "ours, after backward", "device_bytes": after_backward, "why": ""},
             {"source": "ours, peak of model states", "device_bytes": peak, "why": ""}]
     for estimate in [*ours, *estimates]:

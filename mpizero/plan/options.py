@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 from mpizero.cli import FLAGS
 from mpizero.errors import ConfigError
+from mpizero.layout import ADAM, MASTER, OPTIMIZERS, OptimizerSpec, optimizer_spec, require_narrow
 from mpizero.machine import LECTURE_TOKENS
 from mpizero.planner.model import UNITS, PlannedModel, blocks, flat, gpt, mlp
 from mpizero.quantities import parse_params
@@ -129,10 +130,27 @@ def add_step(parser: argparse.ArgumentParser) -> None:
             parser.add_argument(f"--{name}", default=field.default, **field.metadata)
 
 
+def add_optimizer(parser: argparse.ArgumentParser) -> None:
+    """The flags of `mpizero.train` that say what is kept of each element."""
+    parser.add_argument("--optimizer", default=ADAM.name, metavar="NAME", help=f"{', '.join(OPTIMIZERS)} (adam)")
+    for name in ("momentum", "no-master-weights"):
+        parser.add_argument(f"--{name}", **FLAGS[name].metadata)
+
+
+def optimizer_of(options: Options) -> OptimizerSpec:
+    """What `add_optimizer`'s flags name; Adam where there are none."""
+    if "optimizer" not in options:
+        return ADAM
+    if options["no_master_weights"]:
+        require_narrow(options["dtype"])
+    return optimizer_spec(options["optimizer"], options["momentum"], master=not options["no_master_weights"])
+
+
 def step_of(options: Options) -> tuple[PlannedModel, Setup]:
     """What `add_model`'s and `add_step`'s flags stand for: the very lists that a run would execute."""
     model, settings = model_of(options), StepSettings(**{name: options[name] for name in SETTINGS})
-    return model, set_up(model.spec, options["ranks"], settings, **{name: options[name] for name in PRECISION})
+    return model, set_up(model.spec, options["ranks"], settings, optimizer=optimizer_of(options),
+                         **{name: options[name] for name in PRECISION})
 
 
 # -- what all answers share -------------------------------------------------------------------------------------------
@@ -158,6 +176,12 @@ def head(answer: Mapping[str, Any]) -> str:
         answer["model"],
         f"psi = {answer['psi']:,} parameters in {counted(answer['units'], 'unit')}, {padding:,} elements of padding",
         *wrapped(", ".join([f"stage {answer['stage']} in {precision(answer)}", mesh, *steps]))])
+
+
+def k_text(answer: Mapping[str, Any]) -> str:
+    """`K = 8 of lion`: bytes of optimizer states a parameter."""
+    return (f"K = {answer['optimizer_bytes']} of {answer['optimizer']}"
+            + ("" if answer["master_weights"] or answer["dtype"] == MASTER.dtype else " without master weights"))
 
 
 def wrapped(text: str) -> list[str]:

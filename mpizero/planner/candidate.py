@@ -17,7 +17,9 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from mpizero.layout import REPLICATED, ActivationBytes, Axis, Geometry, MeshShape, ModelSpec, Wrapping, wrap
+from mpizero.layout import (
+    ADAM, REPLICATED, ActivationBytes, Axis, Geometry, MeshShape, ModelSpec, OptimizerSpec, Wrapping, wrap,
+)
 from mpizero.memory.kinds import ACTIVATION
 from mpizero.planner.activations import again, checkpointed
 from mpizero.planner.footprint import plan_memory
@@ -45,7 +47,7 @@ class Candidate:
     def geometry(self) -> Geometry:
         question = self.question
         return _geometry(question.model.spec, self.stage, question.mesh(self.stage, self.size), question.dtype,
-                         question.reduce_dtype)
+                         question.reduce_dtype, question.optimizer)
 
     @property
     def _step(self) -> tuple[list[Action], list[Load]]:
@@ -104,8 +106,9 @@ def _wrapping(spec: ModelSpec, ranks: int) -> Wrapping:
     return wrap(spec, ranks)
 
 
-def _geometry(spec: ModelSpec, stage: str, mesh: MeshShape, dtype: str, reduce_dtype: str | None) -> Geometry:
-    return Geometry(_wrapping(spec, mesh.ranks), STRATEGIES[stage].placement, mesh, dtype, reduce_dtype=reduce_dtype)
+def _geometry(spec: ModelSpec, stage: str, mesh: MeshShape, dtype: str, reduce_dtype: str | None,
+              optimizer: OptimizerSpec = ADAM) -> Geometry:
+    return Geometry(_wrapping(spec, mesh.ranks), STRATEGIES[stage].placement, mesh, dtype, optimizer, reduce_dtype)
 
 
 @functools.lru_cache(maxsize=256)

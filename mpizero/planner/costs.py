@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from mpizero.errors import ConfigError
-from mpizero.layout import Axis, Geometry
+from mpizero.layout import MASTER, Axis, Geometry, stored_states
 from mpizero.machine import Machine
 from mpizero.planner.links import route
 from mpizero.planner.model import PlannedModel
@@ -16,8 +16,6 @@ from mpizero.schedule.actions import Action, AllReduceGrad, AllReduceShard, Redu
 from mpizero.schedule.effects import Work
 
 Seconds = float | Sequence[float]
-# of device memory per parameter updated: three float32 in and out, a 16-bit gradient in, a 16-bit parameter out
-UPDATE_BYTES = 28
 
 
 @dataclass(frozen=True)
@@ -64,6 +62,13 @@ def machine_costs(model: PlannedModel, geometry: Geometry, machine: Machine, tok
                  optim_step=[update_seconds(unit, geometry, machine) for unit in units])
 
 
+def update_bytes(geometry: Geometry) -> int:
+    """Of device memory per parameter updated: optimizer states in and out, the gradient in, the parameter out, and in
+    as well where it is its own master weight. 28 for Adam."""
+    own = MASTER not in stored_states(geometry.optimizer, geometry.dtype)
+    return 2 * geometry.optimizer_bytes + geometry.sum_itemsize + (2 if own else 1) * geometry.itemsize
+
+
 def update_seconds(unit: int, geometry: Geometry, machine: Machine) -> float:
     """Of a rank's part of `unit`, on the device: as long as its memory takes."""
-    return UPDATE_BYTES * geometry.kept(unit, geometry.placement.optim) / machine.memory_bandwidth
+    return update_bytes(geometry) * geometry.kept(unit, geometry.placement.optim) / machine.memory_bandwidth

@@ -6,7 +6,7 @@ import functools
 import math
 from dataclasses import dataclass, replace
 
-from mpizero.layout import ActivationBytes, MeshShape
+from mpizero.layout import ADAM, ActivationBytes, MeshShape, OptimizerSpec
 from mpizero.machine import Machine
 from mpizero.planner.model import PlannedModel
 from mpizero.schedule import StepSettings
@@ -28,6 +28,7 @@ class Question:
     accumulation: int = 1
     dtype: str = "float16"
     reduce_dtype: str | None = None
+    optimizer: OptimizerSpec = ADAM
     shard_size: int | None = None  # None: every one that divides the ranks is tried
     activations: int | None = None  # bytes set aside; None: `program`'s, where the model has shapes
     recompute: bool = False

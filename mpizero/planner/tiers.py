@@ -13,8 +13,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import final
 
-from mpizero.dtypes import ITEMSIZE
-from mpizero.layout import MASTER, SHARDED, Geometry
+from mpizero.layout import MASTER, SHARDED, Geometry, stored_states
 from mpizero.memory.kinds import GRAD, GRAD_FP32, OPTIM, PARAM
 from mpizero.planner.footprint import Delta, at_rest, walk
 from mpizero.schedule.actions import Action
@@ -96,14 +95,16 @@ class _States:
         return {PARAM: self.offload.param, GRAD: self.offload.optim, OPTIM: self.offload.optim}.get(kind, "device")
 
     def at_rest(self) -> dict[str, int]:
-        rest = at_rest(self.geometry)
-        return rest | {OPTIM: rest[OPTIM] // self.geometry.optimizer_bytes * self.optimizer_bytes}
+        units = range(len(self.geometry.wrapping.units))
+        return at_rest(self.geometry) | {OPTIM: self.optimizer_bytes * sum(map(self.updated, units))}
 
     @property
     def optimizer_bytes(self) -> int:
-        """Parameters elsewhere cannot be their own master weights."""
-        apart = self.geometry.dtype == MASTER.dtype and self.offload.param != self.offload.optim
-        return self.geometry.optimizer_bytes + (ITEMSIZE[MASTER.dtype] if apart else 0)
+        """Parameters elsewhere cannot be what is updated: then it is a copy of them."""
+        geometry = self.geometry
+        apart = (MASTER not in stored_states(geometry.optimizer, geometry.dtype)
+                 and self.offload.param != self.offload.optim)
+        return geometry.optimizer_bytes + (geometry.itemsize if apart else 0)
 
     def shard_bytes(self, unit: int) -> int:
         return self.geometry.itemsize * self.geometry.kept(unit, SHARDED)

@@ -14,9 +14,9 @@ from mpizero.layout import (
     ModelSpec,
     OptimizerSpec,
     Policy,
-    Sees,
     Wrapping,
     mesh_shape,
+    require_elements,
     wrap,
 )
 from mpizero.schedule import passes
@@ -108,9 +108,7 @@ def set_up(spec: ModelSpec, ranks: int, settings: StepSettings = StepSettings(),
     whole.
     """
     reduction(dtype, reduce_dtype, sum_dtype)
-    if optimizer.sees is not Sees.ELEMENT:
-        raise ConfigError(f"`optimizer` {optimizer.name} updates a {optimizer.sees.value} at a time, but a rank's "
-                          "shard holds parts of them: use one that updates element by element, such as adamw")
+    require_elements(optimizer)
     mesh, strategy = settings.mesh(ranks), STRATEGIES[settings.stage]
     geometry = Geometry(wrap(spec, ranks, policy), strategy.placement, mesh, dtype, optimizer, reduce_dtype,
                         sum_dtype)

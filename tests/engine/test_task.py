@@ -182,10 +182,12 @@ def test_the_worked_example(launch, ranks):
 
 def test_settings_are_resolved_once():
     settings = TrainConfig(model="gpt", steps=40, device_memory="1KiB").resolved()
-    assert settings.optim == OptimSettings("adamw", weight_decay=0.01, lr=2e-3, warmup=4, clip=None)
+    optim = OptimSettings("adamw", weight_decay=0.01, lr=2e-3, warmup=4, clip=None, decay="matrices",
+                          betas="0.9,0.999", momentum=None, no_master_weights=False)
+    assert settings.optim == optim
     assert (settings.sizes.layers, settings.steps, settings.device_memory) == (4, 40, 1024)
     settings = TrainConfig().resolved()
-    assert settings.optim == OptimSettings("adam", weight_decay=0.0, lr=1e-2, warmup=0, clip=None)
+    assert settings.optim == replace(optim, optimizer="adam", weight_decay=0.0, lr=1e-2, warmup=0)
     assert (settings.sizes.hidden, settings.steps, settings.device_memory) == (96, 50, None)
 
 

@@ -2,7 +2,7 @@
 
     python -m venv VENV && VENV/bin/pip install torch==2.13.0 numpy && VENV/bin/python -m tests.golden.make
 
-Models, loss, gradients, clipping, loss scaling, Adam and AdamW are PyTorch's; the learning rates, the accumulation and
+Models, loss, gradients, clipping, loss scaling and optimizers are PyTorch's; the learning rates, the accumulation and
 the mean over the global batch are written here. mpizero gives only the inputs, which these runs do not test: initial
 weights by (seed, name) and samples by number. The defaults of options are stated here again, as `mpizero.train --help`
 has them.
@@ -33,13 +33,19 @@ from tests.golden.text import FixedText
 Params = dict[str, torch.Tensor]
 
 FILE = Path(__file__).with_name("golden.json")
+STATES = ("exp_avg", "exp_avg_sq", "momentum_buffer")
 SAMPLES = 12  # of a microbatch on all ranks together: 12, 6, 4, 3 on each of 1, 2, 3, 4
 
-COMMON = {"dtype": "float16", "accumulation": 1, "clip": None, "seed": 0}
+COMMON = {"dtype": "float16", "accumulation": 1, "clip": None, "seed": 0, "decay": "matrices"}
 DEFAULTS: dict[str, dict[str, Any]] = {
-    "mlp": COMMON | {"hidden": 96, "steps": 50, "lr": 1e-2, "warmup": 0, "optimizer": "adam", "weight_decay": 0.0},
-    "gpt": COMMON | {"layers": 4, "d_model": 128, "heads": 4, "context": 128, "steps": 300, "lr": 2e-3,
-                     "optimizer": "adamw", "weight_decay": 0.01},  # warmup: a tenth of the steps
+    "mlp": COMMON | {"hidden": 96, "steps": 50, "warmup": 0, "optimizer": "adam"},
+    "gpt": COMMON | {"layers": 4, "d_model": 128, "heads": 4, "context": 128, "steps": 300,
+                     "optimizer": "adamw"},  # warmup: a tenth of the steps
+}
+ADAM = {"lr": {"mlp": 1e-2, "gpt": 2e-3}, "weight_decay": {"mlp": 0.0, "gpt": 0.01}, "betas": "0.9,0.999"}
+OPTIMIZERS: dict[str, dict[str, Any]] = {
+    "adam": ADAM, "adamw": ADAM,
+    "sgd": {"lr": {"mlp": 0.1, "gpt": 0.1}, "weight_decay": {"mlp": 0.0, "gpt": 0.0}, "momentum": 0.9},
 }
 SIZES = ("hidden", "layers", "d_model", "heads", "context")
 
@@ -51,6 +57,10 @@ RUNS = {  # name -> fields of TrainConfig; what is left out has its default, the
     "mlp": {"model": "mlp", "steps": 4, "dtype": "float32"},
     "mlp adam decay": MLP | {"weight_decay": 0.3},
     "mlp adamw decay": MLP | {"optimizer": "adamw", "weight_decay": 0.3},
+    "mlp adamw decay of all": MLP | {"optimizer": "adamw", "weight_decay": 0.3, "decay": "all", "betas": "0.8,0.95"},
+    "mlp sgd": MLP | {"optimizer": "sgd"},
+    "mlp sgd decay, no momentum": MLP | {"optimizer": "sgd", "momentum": 0.0, "weight_decay": 0.3, "clip": 1.8},
+    "mlp sgd float16": MLP | {"optimizer": "sgd", "momentum": 0.5, "weight_decay": 0.3, "dtype": "float16"},
     "mlp clip": MLP | {"steps": 6, "clip": 1.8},
     "mlp accumulation": MLP | {"accumulation": 2},
     "mlp warmup": MLP | {"lr": 0.02, "warmup": 3},
@@ -75,6 +85,8 @@ class Settings:
     warmup: int
     optimizer: str
     weight_decay: float
+    decay: str
+    hyper: dict[str, Any]  # of the optimizer's own, under PyTorch's names
     clip: float | None
     accumulation: int
     seed: int
@@ -83,9 +95,15 @@ class Settings:
 
 def settings(config: dict[str, Any]) -> Settings:
     values = DEFAULTS[config["model"]] | config
+    of_optimizer = {name: value[config["model"]] if isinstance(value, dict) else value
+                    for name, value in OPTIMIZERS[values["optimizer"]].items()}
+    values = of_optimizer | values
     values.setdefault("warmup", values["steps"] // 10)
     sizes = {name: values.pop(name) for name in SIZES if name in values}
-    return Settings(**values, sizes=sizes)
+    hyper = {name: values.pop(name) for name in ("betas", "momentum") if name in values}
+    if "betas" in hyper:
+        hyper["betas"] = tuple(map(float, hyper["betas"].split(",")))
+    return Settings(**values, hyper=hyper, sizes=sizes)
 
 
 # -- inputs, from mpizero ----------------------------------------------------------------------------------------------
@@ -177,8 +195,10 @@ def train(run: Settings) -> dict[str, Any]:
     params, data = inputs(run)
     for p in params.values():
         p.requires_grad_()
-    kind = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[run.optimizer]
-    optimizer = kind(params.values(), lr=run.lr, weight_decay=run.weight_decay)
+    kind = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW, "sgd": torch.optim.SGD}[run.optimizer]
+    groups = [{"params": [p for p in params.values() if (p.dim() > 1 or run.decay == "all") is shrunk],
+               "weight_decay": run.weight_decay if shrunk else 0.0} for shrunk in (True, False)]
+    optimizer = kind([group for group in groups if group["params"]], lr=run.lr, **run.hyper)
     scaler = torch.amp.GradScaler("cpu", enabled=run.dtype == "float16")
     records: list[dict[str, Any]] = []
     updates = 0
@@ -188,7 +208,8 @@ def train(run: Settings) -> dict[str, Any]:
         loss = backward(run, params, data, step, scaler)
         scaler.unscale_(optimizer)
         norm = torch.nn.utils.clip_grad_norm_(params.values(), math.inf if run.clip is None else run.clip).item()
-        optimizer.param_groups[0]["lr"] = lr
+        for group in optimizer.param_groups:
+            group["lr"] = lr
         scaler.step(optimizer)
         scaler.update()
         skipped = not math.isfinite(norm)
@@ -223,10 +244,10 @@ def elements(array: torch.Tensor, at: list[int]) -> list[float]:
     return [short(value) for value in array.detach().flatten()[at].tolist()]
 
 
-def state(name: str, p: torch.Tensor, moments: dict[str, torch.Tensor]) -> dict[str, list]:
-    """The elements of the flat parameter that stand where `at` says, and their moments."""
+def state(name: str, p: torch.Tensor, kept: dict[str, torch.Tensor]) -> dict[str, list]:
+    """The elements of the flat parameter that stand where `at` says, and what the optimizer keeps of them."""
     at = places(name, p.numel(), 8)
-    buffers = {"master": p, "exp_avg": moments["exp_avg"], "exp_avg_sq": moments["exp_avg_sq"]}
+    buffers = {"master": p, **{key: kept[key] for key in STATES if kept.get(key) is not None}}
     return {"at": at} | {name: elements(buffer, at) for name, buffer in buffers.items()}
 
 

@@ -51,7 +51,7 @@ def fixed_task(config: TrainConfig) -> Task | None:
 
 
 def whole(job: Job, buffer: str) -> dict[str, np.ndarray]:
-    """Parameter -> float32 array of `buffer` (master, exp_avg or exp_avg_sq). Collective over the job's ranks.
+    """Parameter -> float32 array of `buffer` (master, or one of the optimizer's). Collective over the job's ranks.
 
     The one place here that knows how the engine keeps them.
     """
@@ -89,7 +89,7 @@ def test_run_equals_pytorchs(group, name, stage):
         assert here.loss == pytest.approx(there["loss"], rel=TOLERANCE[dtype].records), here
         if not there["skipped"]:
             assert here.grad_norm == pytest.approx(there["grad_norm"], rel=TOLERANCE[dtype].records), here
-    for buffer in ("master", "exp_avg", "exp_avg_sq"):
+    for buffer in ("master", *(state.name for state in job.optimizer.spec.states)):
         arrays = whole(job, buffer)
         assert set(arrays) == set(run["state"])
         for parameter, there in run["state"].items():

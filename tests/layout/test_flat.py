@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mpizero.layout import ParamSpec, flatten, update_block_numel
+from mpizero.errors import ConfigError
+from mpizero.layout import ModelSpec, ParamSpec, flatten, update_block_numel, with_decay
 
 shapes = st.lists(st.lists(st.integers(0, 5), max_size=3).map(tuple), min_size=1, max_size=6)
 
@@ -44,3 +46,27 @@ def test_a_large_block_pads_little():
 
 def test_update_block():
     assert [update_block_numel(n) for n in (0, 9312, 32768, 10**9)] == [0, 9312, 32768, 32768]
+
+
+@given(shapes, st.lists(st.sampled_from([None, True, False]), min_size=6, max_size=6), st.integers(1, 16), st.data())
+def test_what_decays_of_a_slice(shapes, decays, ranks, data):
+    """Element by element; ranges are sorted and do not touch."""
+    params = [ParamSpec(f"p{i}", shape, decays[i]) for i, shape in enumerate(shapes)]
+    layout = flatten("u", params, ranks)
+    start, stop = sorted(data.draw(st.tuples(*[st.integers(0, layout.padded_numel)] * 2)))
+    owner = [param for param in params for _ in range(param.numel)]
+    right = [i for i in range(stop - start) if start + i < layout.numel and owner[start + i].decay is not False]
+    found = layout.decayed(slice(start, stop))
+    assert [i for begin, end in found for i in range(begin, end)] == right
+    assert all(begin < end for begin, end in found)
+    assert all(end < begin for (_, end), (begin, _) in zip(found, found[1:], strict=False))
+
+
+def test_rules_of_decay():
+    """Matrices, or all; a parameter that says itself keeps to it."""
+    spec = ModelSpec((ParamSpec("w", (2, 3)), ParamSpec("b", (3,)), ParamSpec("s", ()), ParamSpec("k", (2, 3, 4)),
+                      ParamSpec("no", (2, 3), False), ParamSpec("yes", (3,), True)), ())
+    assert [param.decay for param in with_decay(spec, "matrices").params] == [True, False, False, True, False, True]
+    assert [param.decay for param in with_decay(spec, "all").params] == [True, True, True, True, False, True]
+    with pytest.raises(ConfigError, match="`decay` 'some' is none of matrices, all: use one of these"):
+        with_decay(spec, "some")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from mpizero.layout import optimizer_spec
 from mpizero.papers import compare
 
 P, L, U = 13 * 10**9, 163_840_000, 314_636_800
@@ -48,6 +49,9 @@ def test_accelerate_takes_a_maximum():
 def test_papers():
     assert bytes_of("2", 64)["ZeRO, table 1"] == 2 * P + 14 * P // 64
     assert bytes_of("3", 64)["ZeRO-Infinity, sec. 3"] == 20 * P // 64
+    lion = {estimate.source: estimate.device_bytes
+            for estimate in compare.others(P, 64, "2", "float16", L, U, optimizer_spec("lion"))}
+    assert lion["ZeRO, sec. 5 with K = 8"] == 2 * P + 10 * P // 64 and "ZeRO, table 1" not in lion
 
 
 @pytest.mark.parametrize("stage", "0123")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from mpizero.layout import OPTIMIZERS, optimizer_spec
 from mpizero.papers import states
 from mpizero.planner import formula_after_backward
 from mpizero.schedule import STRATEGIES
@@ -44,6 +45,19 @@ def test_stages_are_the_plans(dtype, sums):
     for stage in STRATEGIES:
         geometry = setup(stage, chain((64, 128, 32)), 4, dtype=dtype, sum_dtype=sums).geometry
         assert formula_after_backward(geometry) == states.stage_bytes(224, stage, 4, dtype, sums)
+
+
+def test_forms_of_other_optimizers():
+    """K = 8 of Lion; of SGD without momentum 4, or nothing beside float32."""
+    lion, sgd = OPTIMIZERS["lion"], optimizer_spec("sgd", 0.0)
+    assert [states.form_text(stage, optimizer=lion) for stage in "0123"] == [
+        "12 psi", "4 psi + 8 psi/N", "2 psi + 10 psi/N", "12 psi/N"]
+    assert [states.form(stage, optimizer=sgd) for stage in "0123"] == [(8, 0), (4, 4), (2, 6), (0, 8)]
+    assert [states.form_text(stage, "float32", optimizer=sgd) for stage in "0123"] == [
+        "8 psi", "8 psi", "4 psi + 4 psi/N", "8 psi/N"]
+    for stage in STRATEGIES:
+        geometry = setup(stage, chain((64, 128, 32)), 4, optimizer=lion).geometry
+        assert formula_after_backward(geometry) == states.stage_bytes(224, stage, 4, optimizer=lion)
 
 
 def test_whole_bytes_are_ints():

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from mpizero.layout import Axis, MeshShape, mesh_shape
+from mpizero.layout import Axis, MeshShape, mesh_shape, optimizer_spec
 from mpizero.machine import GPUS, Machine, Route
 from mpizero.planner import links, plan_traffic
 from mpizero.planner.candidate import Candidate
@@ -15,10 +15,12 @@ from mpizero.planner.costs import machine_costs
 from mpizero.planner.fit import STAGES, offloads, rows
 from mpizero.planner.model import flat, gpt, mlp
 from mpizero.planner.question import Question, divisors
+from mpizero.planner.costs import update_bytes
 from mpizero.planner.timeline import simulate
 from mpizero.planner.traffic import Sent, sent_bytes
 from mpizero.schedule import StepSettings, set_up
 from mpizero.schedule.actions import AllReduceShard, Unshard
+from tests.schedule.toys import chain, setup
 
 ASK = Question(gpt(2, 8, 2, 11, context=6), ranks=12, ranks_per_host=4, device_memory=10**9, host_memory=None,
                nvme=None, machine=Machine(), tokens=18, batch_size=3, accumulation=2)
@@ -163,3 +165,13 @@ def test_fit_and_timeline_agree(model, ranks, size, batch, gpu):
     timeline = simulate(step.lists.step(), step.geometry, costs)
     assert timeline.compute == pytest.approx(row.compute_seconds)
     assert row.seconds <= timeline.finish * (1 + 1e-9) and timeline.finish <= 1.05 * row.seconds
+
+
+@pytest.mark.parametrize("name, dtype, master, right", [
+    ("adam", "float16", True, 28), ("adam", "float32", True, 28), ("lion", "bfloat16", True, 20),
+    ("sgd", "float16", False, 14), ("lion", "float32", True, 20),
+])
+def test_what_an_update_reads_and_writes(name, dtype, master, right):
+    """States in and out, gradient in, parameter out; in as well where it has no master weight."""
+    geometry = setup("0", chain(), 1, dtype=dtype, optimizer=optimizer_spec(name, master=master)).geometry
+    assert update_bytes(geometry) == right

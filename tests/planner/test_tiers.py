@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import pytest
 
+from mpizero.layout import optimizer_spec
 from mpizero.papers.partition import best, infinity
 from mpizero.planner import plan_memory
 from mpizero.planner.tiers import NONE, OFFLOADS, plan_tiers
@@ -112,6 +113,18 @@ def test_float32_parameters_need_master_weights_elsewhere():
     assert tiers.at_rest == {"device": 4 * 768, "host": 12 * 768 // 4, "nvme": 0}
     assert plan_tiers(*step("3", chain((320, 448)), 4, dtype="float32"),
                       OFFLOAD["cpu+params"]).at_rest["host"] == 12 * 768 // 4
+
+
+def test_states_of_other_optimizers_elsewhere():
+    """None at all of SGD without momentum; but what is updated must be there: 16-bit weights without master weights."""
+    for master, param in ((True, 4), (False, 2)):
+        spec = optimizer_spec("sgd", 0.0, master)
+        tiers = plan_tiers(*step("2", chain((320, 448)), 4, optimizer=spec), OFFLOAD["cpu"])
+        assert tiers.at_rest == {"device": 2 * 768, "host": param * 768 // 4, "nvme": 0}
+    tiers = plan_tiers(*step("3", chain((320, 448)), 4, optimizer=spec), OFFLOAD["cpu+params"])
+    assert tiers.at_rest == {"device": 0, "host": 2 * 768 // 4, "nvme": 0}
+    lion = plan_tiers(*step("3", chain((320, 448)), 4, optimizer=optimizer_spec("lion")), OFFLOAD["nvme"])
+    assert lion.at_rest == {"device": 0, "host": 0, "nvme": (2 + 8) * 768 // 4}
 
 
 def test_gradients_that_nvme_holds_already_are_read_and_written():

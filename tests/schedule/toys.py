@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from mpizero.layout import Geometry, ModelSpec, ParamSpec, Policy, SegmentSpec
+from mpizero.layout import ADAM, Geometry, ModelSpec, OptimizerSpec, ParamSpec, Policy, SegmentSpec
 from mpizero.schedule import Action, Setup, StepSettings, set_up, validate
 
 
@@ -26,10 +26,10 @@ def mlp5() -> ModelSpec:
 
 
 def setup(stage: str, spec: ModelSpec, ranks: int, shards: int | None = None, policy: Policy | None = None,
-          dtype: str = "float16", sum_dtype: str | None = None, **settings) -> Setup:
+          dtype: str = "float16", sum_dtype: str | None = None, optimizer: OptimizerSpec = ADAM, **settings) -> Setup:
     """A step. shards: all ranks unless given; at stage 0 one."""
     chosen = StepSettings(stage, None if stage == "0" else shards, **settings)
-    return set_up(spec, ranks, chosen, dtype=dtype, sum_dtype=sum_dtype, policy=policy)
+    return set_up(spec, ranks, chosen, dtype=dtype, sum_dtype=sum_dtype, optimizer=optimizer, policy=policy)
 
 
 def step(*arguments, **options) -> tuple[list[Action], Geometry]:
