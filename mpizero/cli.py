@@ -36,6 +36,7 @@ GROUPS = {
                                       "forward-prefetch keep-last-unit limit-all-gathers",
     "precision and optimizer": "dtype optimizer lr warmup weight-decay clip",
     "the run": "steps epochs seed device-memory check-replicas",
+    "checkpoints": "save save-every keep resume",
     "what is printed and written": "print-actions log log-every log-format json",
 }
 ALIASES = {"dtype": {"fp16": "float16", "half": "float16", "bf16": "bfloat16", "fp32": "float32", "float": "float32"}}

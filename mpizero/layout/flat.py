@@ -5,7 +5,7 @@ Source: PyTorch FSDP (arXiv:2304.11277), sec. 3.2.1.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -43,6 +43,14 @@ class FlatLayout:
         """Name -> view of `flat` (padded_numel,) in the parameter's shape."""
         return {param.name: flat[offset : offset + param.numel].reshape(param.shape)
                 for param, offset in zip(self.params, self.offsets, strict=True)}
+
+    def pieces(self, wanted: slice) -> Iterator[tuple[ParamSpec, int, slice]]:
+        """The elements `wanted` cut along parameters, without padding: parameter, where in it a piece begins, the piece
+        as elements of the flat buffer."""
+        for param, offset in zip(self.params, self.offsets, strict=True):
+            low, high = max(wanted.start, offset), min(wanted.stop, offset + param.numel)
+            if low < high:
+                yield param, low - offset, slice(low, high)
 
 
 def flatten(name: str, params: Iterable[ParamSpec], ranks: int) -> FlatLayout:
