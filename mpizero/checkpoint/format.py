@@ -107,7 +107,8 @@ def _first_line(what: str, rest: bytes) -> bytes:
 
 def part_data(part: Part) -> dict[str, Any]:
     """As `parse_part` reads it."""
-    return {"bytes": part.size, "entries": [asdict(entry) for entry in part.entries], "checksums": part.checksums}
+    return {"bytes": part.size, "entries": [asdict(entry) for entry in part.entries],
+            "checksums": list(part.checksums)}
 
 
 def parse_part(name: str, data: Mapping[str, Any], path: Path) -> Part:
