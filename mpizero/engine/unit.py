@@ -110,16 +110,14 @@ class Unit:
         """Round "master", which was filled from outside, into the parameters, and complete those that are kept whole:
         then collective along the shard axis. Workspace: see `rounding_bytes`."""
         master, out = self.states[MASTER.name], self.updated_param
-        if master.dtype != self.dtype:
+        if self.rounding_bytes:
             size = self._rounding_block
             scratch, more = (self.ledger.empty(size, np.float32, WORKSPACE) for _ in range(2))
             for start in range(0, master.size, size):
                 part = slice(start, min(start + size, master.size))
-                g, t = scratch[: part.stop - start], more[: part.stop - start]
-                if self.dtype == np.float16:
-                    narrow(master[part], out[part], g, t)
-                else:
-                    np.copyto(out[part], master[part], casting="unsafe")  # same_kind does not know bfloat16
+                narrow(master[part], out[part], scratch[: part.stop - start], more[: part.stop - start])
+        elif master.dtype != self.dtype:
+            np.copyto(out, master, casting="unsafe")  # same_kind does not know bfloat16
         if self.placement.params is REPLICATED and self.placement.optim is SHARDED:
             self.all_gather_param(Axis.SHARD)
 
@@ -131,7 +129,8 @@ class Unit:
     @property
     def rounding_bytes(self) -> int:
         """Workspace of `params_from_master`."""
-        return 0 if self.states[MASTER.name].dtype == self.dtype else 2 * 4 * self._rounding_block
+        rounds = self.dtype == np.float16 and self.states[MASTER.name].dtype == np.float32
+        return 2 * 4 * self._rounding_block if rounds else 0
 
     # -- parameters ---------------------------------------------------------------------------------------------------
 

@@ -108,7 +108,7 @@ def test_where_there_are_no_locks_nothing_is_removed(tmp_path, monkeypatch):
     assert names(tmp_path) == [".step-00000004.tmp-x"]
 
 
-@pytest.mark.parametrize("when", ["number", "table", "marker", "rename", "latest"])
+@pytest.mark.parametrize("when", ["number", "last", "table", "marker", "rename", "latest"])
 def test_a_full_disk_loses_nothing(group, shared_path, monkeypatch, when):
     """At each moment of a save: an error on every rank that names the last good one, which still loads."""
     path = shared_path / f"n{group.size}"
@@ -116,8 +116,8 @@ def test_a_full_disk_loses_nothing(group, shared_path, monkeypatch, when):
     checkpoints = begin_checkpoints(prepare(config, group), "run")
     run_steps(checkpoints.job, lambda record: checkpoints.save(), steps=1)
     run_steps(checkpoints.job, steps=1)
-    target = {"number": "part-0000.bin", "table": "part-0000.json", "marker": "checkpoint.json",
-              "latest": ".latest.tmp-run"}
+    target = {"number": "part-0000.bin", "last": f"part-{group.size - 1:04d}.bin", "table": "part-0000.json",
+              "marker": "checkpoint.json", "latest": ".latest.tmp-run"}
     break_at(monkeypatch, target.get(when))
     said = {"rename": "step-00000002.tmp-run cannot be written: Input/output error"}.get(
         when, f"{target.get(when)} cannot be written: No space left on device: make room")
