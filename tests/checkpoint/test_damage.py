@@ -39,6 +39,7 @@ def folder(group, tmp_path, _saved={}):
         return None
     if not _saved:
         job, path = prepare(MLP, group), tmp_path / "original"
+        job.state.scaler.scale = 8.0  # so that no step is skipped, and each has other numbers
         for _ in range(2):
             run_steps(job, steps=1)
             save(job, path, run="one")
@@ -114,6 +115,13 @@ def test_truncated_missing_and_strange_files(group, folder, name, tmp_path):
     refused(group, folder, str(path), "symbolic link, which is refused")
 
 
+def test_a_part_of_another_checkpoint(group, folder):
+    """Whole in itself, and yet not of this step."""
+    for name in ("part-0000.json", "part-0000.bin"):
+        (folder / "step-00000002" / name).write_bytes((folder / "step-00000001" / name).read_bytes())
+    refused(group, folder, f"{folder}/step-00000002/part-0000.json is damaged, or of another checkpoint")
+
+
 def rewritten(folder, **changes):
     """A checkpoint.json with a right checksum and other content."""
     path = folder / "step-00000002" / "checkpoint.json"
@@ -174,7 +182,8 @@ def test_the_command(group, folder, tmp_path, capsys):
     out = capsys.readouterr().out
     assert re.search(r"^step +2$", out, re.M) and re.search(r"^exp_avg_sq +float32 +[\d,]+ +[\d,]+$", out, re.M)
     found = json.loads((tmp_path / "i.json").read_text())
-    assert found["bytes"] == 12 * found["psi"] and found["settings"]["hidden"] == 10 and found["states"][0]["elements"]
+    assert found["bytes"] == 12 * found["psi"] == sum(state["bytes"] for state in found["states"])
+    assert found["settings"]["hidden"] == 10
     path = folder / "step-00000002" / "part-0000.bin"
     path.write_bytes(path.read_bytes()[:-1])
     with pytest.raises(SystemExit, match=f"mpizero: error: {path} is truncated"):

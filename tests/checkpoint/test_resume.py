@@ -83,6 +83,24 @@ def saved_of(path, job):
                for state in unit.states for param in (spec.name for spec in unit.layout.params)}}
 
 
+@pytest.mark.parametrize("stage", ["1", "3"])
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_units_without_master_weights_or_moments(group, shared_path, dtype, stage):
+    """16-bit weights that are their own master weights, and a frozen unit."""
+    early, late = (prepare(replace(MLP, dtype=dtype, stage=stage, seed=seed), group) for seed in (0, 1))
+    for job in (early, late):
+        for number, unit in enumerate(job.state.units):
+            unit.states["master"] = unit.updated_param
+            if number == 1:
+                del unit.states["exp_avg"], unit.states["exp_avg_sq"]
+    path = save(early, shared_path / f"n{group.size}")
+    resume(replace(late, settings=early.settings, task=early.task), path)
+    assert kept(late) == kept(early)
+    checkpoint = open_checkpoint(path)
+    assert checkpoint.states == {"master": dtype, "exp_avg": "float32", "exp_avg_sq": "float32"}
+    assert checkpoint.kept[early.state.units[1].layout.params[0].name] == {"master": dtype}
+
+
 def test_on_other_ranks_it_learns_the_same(world, shared_path):
     """One global batch of 12: float32 on 4, 3, 2 and 1 ranks in turn against one uninterrupted run on 4."""
     config = replace(MLP, dtype="float32", steps=8)
