@@ -17,6 +17,7 @@ COMMANDS = {  # name -> its module, and what it does
     "verify": ("mpizero.verify", "prove that all stages compute the same, and the bytes"),
     "bench": ("mpizero.bench", "measure our rings beside MPI's collectives, and a step beside its arithmetic"),
     "plan": ("mpizero.plan.__main__", "does a model fit, how, and what will it send? Needs no ranks"),
+    "checkpoint": ("mpizero.checkpoint.__main__", "what is in a checkpoint, and is it whole? Needs no ranks"),
     "report": ("mpizero.report.__main__", "figures and a page of a training log. Needs no ranks"),
 }
 EXAMPLE = """examples:
@@ -26,7 +27,7 @@ EXAMPLE = """examples:
 
 def overview() -> str:
     """What `--help` prints."""
-    rows = "\n".join(f"  {name:<8} {what}" for name, (_, what) in COMMANDS.items())
+    rows = "\n".join(f"  {name:<10} {what}" for name, (_, what) in COMMANDS.items())
     return (__doc__ or "").format(commands=rows + "\n") + f"\n{EXAMPLE}"
 
 
@@ -45,7 +46,7 @@ def main() -> NoReturn:
     name, *rest = sys.argv[1:] or ["--help"]
     if name in COMMANDS:
         module = importlib.import_module(COMMANDS[name][0])
-        if name in ("plan", "report"):  # have frames of their own, without MPI
+        if name in ("plan", "checkpoint", "report"):  # have frames of their own, without MPI
             sys.exit(module.main(rest))
         run_main(lambda: module.main(rest))
     if name in ("-h", "--help", "help", "--version"):

@@ -37,6 +37,7 @@ GROUPS = {
     "precision and optimizer": "dtype reduce-dtype sum-dtype loss-scale growth-interval no-master-weights optimizer "
                                "lr warmup momentum betas weight-decay decay clip",
     "the run": "steps epochs seed device-memory check-replicas",
+    "checkpoints": "save save-every keep resume",
     "what is printed and written": "print-actions log log-every log-format json",
 }
 DTYPES = {"fp16": "float16", "half": "float16", "bf16": "bfloat16", "fp32": "float32", "float": "float32"}

@@ -17,6 +17,10 @@ class DataError(MpizeroError, ValueError):
     """Training data that is missing, empty, too short or not finite."""
 
 
+class CheckpointError(MpizeroError, ValueError):
+    """A checkpoint that cannot be written, read or gone on from; the message names the file."""
+
+
 class LaunchError(MpizeroError, RuntimeError):
     """MPI is missing, or the number of ranks does not suit."""
 

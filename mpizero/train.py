@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from mpizero.checkpoint.run import Checkpoints, begin_checkpoints
 from mpizero.cli import (
     Parser,
     add_train_flags,
@@ -49,28 +50,33 @@ def main(argv: Sequence[str] | None = None) -> int:
     world = start()
     run = gather_data(world, new_id())[0]
     with noted() as stop:
-        job = prepare(config, world)
+        checkpoints = begin_checkpoints(prepare(config, world), run)
+        job = checkpoints.job
         log = on_rank_0(world, lambda: _open_outputs(job, run, words))
         say = printer(world.rank)
-        say(header(job))
+        say("\n".join([header(job), *map(as_flags, checkpoints.said)]))
         if config.print_actions:
             say("\n".join(show(action) for action in job.lists.step()))
-        summary = _train(job, run, log, stop)
+        summary = _train(checkpoints, run, log, stop)
         say(f"{ending(job, summary)}\n\n{proof(summary)}")
         if log is not None:
             say(f"\nwrote {', '.join(log.files)} into {log.folder}\n"
                 f"report: python -m mpizero.report {shlex.quote(str(log.folder))}")
+        if checkpoints.last_words:
+            say(f"\n{as_flags(checkpoints.last_words)}")
         barrier(world)  # whoever leaves with a status takes the others along: not before rank 0 has written and spoken
     return exit_status(summary)
 
 
-def _train(job: Job, run: str, log: RunLog | None, stop: Callable[[], int]) -> dict[str, Any]:
+def _train(checkpoints: Checkpoints, run: str, log: RunLog | None, stop: Callable[[], int]) -> dict[str, Any]:
     """All steps, and the files; the summary."""
+    job = checkpoints.job
     lines = StepLines(job.settings.steps, job.task.target)
-    progress = run_steps(job, lambda record: _tell(job, record, lines, log), stop=stop)
+    progress = run_steps(job, lambda record: _tell(job, record, lines, log, checkpoints.after_step()), stop=stop)
+    checkpoints.save()
     if progress.records and not _told(job, progress.records[-1]):
         _tell(job, progress.records[-1], lines, log, last=True)
-    summary = {"run": run, **summarise(job, progress)}
+    summary = {"run": run, **summarise(job, progress), "checkpoints": checkpoints.facts()}
     traced = trace(job, *progress.traced) if progress.traced else None
     if log is not None:
         log.end(summary, traced)
@@ -94,7 +100,7 @@ def ending(job: Job, summary: dict[str, Any]) -> str:
         return (f"interrupted by {summary['signal']} after {counted(job.state.step, 'step')} of "
                 f"{job.settings.steps:,}: the held-out loss is left out")
     speed = f" ({summary['per_second']:,.0f} {job.task.target}s/s)" if summary["seconds"] else ""
-    return (f"{counted(job.state.step, 'step')} in {duration(summary['seconds'])}{speed}; held-out loss "
+    return (f"{counted(len(summary['losses']), 'step')} in {duration(summary['seconds'])}{speed}; held-out loss "
             f"{summary['eval_loss']:.4f} (nats per {job.task.target})")
 
 
@@ -103,8 +109,9 @@ def _told(job: Job, record: StepRecord) -> bool:
     return record.step % job.config.log_every == 0
 
 
-def _tell(job: Job, record: StepRecord, lines: StepLines, log: RunLog | None, last: bool = False) -> None:
-    """Rank 0 prints the step, moves the bar and writes the log."""
+def _tell(job: Job, record: StepRecord, lines: StepLines, log: RunLog | None, saved: str = "",
+          last: bool = False) -> None:
+    """Rank 0 prints the step and what was saved after it, moves the bar and writes the log."""
     if job.world.rank:
         return
     if not last:
@@ -115,6 +122,8 @@ def _tell(job: Job, record: StepRecord, lines: StepLines, log: RunLog | None, la
         sys.stderr.write("\r\033[K")  # the line of the bar
     if told:
         tell(lines.line(record) if job.config.log_format == "text" else key_values(record, f"{job.task.target}s"))
+    if saved:
+        tell(saved)
     if bar:
         done = 40 * (record.step + 1) // total
         sys.stderr.write(f"[{'#' * done:<40}] {record.step + 1}/{total}" if record.step + 1 < total else "")

@@ -33,10 +33,11 @@ with noted() as stop:
 """
 
 
-def begin(n, tmp_path):
+def begin(n, tmp_path, *more):
     """A run without end on n ranks (None: without mpirun) that has taken its first step, and the ranks' process ids."""
     (tmp_path / "pids").mkdir()
-    flags = ["--steps", "1000000", "--log-every", "1000000", "--log", tmp_path / "log", "--json", tmp_path / "s.json"]
+    flags = ["--steps", "1000000", "--log-every", "1000000", "--log", tmp_path / "log", "--json", tmp_path / "s.json",
+             *more]
     launcher = [] if n is None else [mpirun(), "-n", n]
     command = [*launcher, sys.executable, "-c", PROGRAM, tmp_path / "pids", *flags]
     child = subprocess.Popen(list(map(str, command)), cwd=ROOT, env=clean_environment(), start_new_session=True,

@@ -15,6 +15,7 @@ BLOCK = 256 * 1024  # bytes of a read: what is computed from them fits a core's 
 GENERATED = ("__pycache__", "node_modules")  # folders
 COMPILED = (".pyc", ".pyo")
 RUN = "steps.jsonl"  # a folder that holds it is a run's log
+CHECKPOINTS = ".mpizero-checkpoints"  # a folder that holds it is one of checkpoints
 LOG = (RUN, "run.json", "summary.json", "trace.json")
 GRANT = "grant read permission, or give `data` another path"
 
@@ -101,13 +102,13 @@ def find(root: Path, outputs: Iterable[str | Path] = (), others: Collection[str]
     """The regular files below a folder, sorted by the parts of their paths, so by names and not by the file system.
 
     Passed over: what is hidden (begins with a dot) or generated (`GENERATED`, `COMPILED`), symbolic links to folders,
-    what is no regular file, folders with a run's log below `root`, `outputs`, what this run itself writes, and folders
-    with one of the names `others`.
+    what is no regular file, folders with a run's log below `root`, folders of checkpoints, `outputs`, what this run
+    itself writes, and folders with one of the names `others`.
     """
     own, paths, files, folders = {os.path.realpath(path) for path in outputs}, list[Path](), 0, 0
     for folder, below, names in os.walk(root, onerror=_refuse):
         here = Path(folder)
-        if RUN in names and here != root:
+        if CHECKPOINTS in names or RUN in names and here != root:
             below.clear()
             folders += 1
             continue

@@ -32,6 +32,17 @@ GPT_WARMUP = 10  # a tenth of the steps, where BY_MODEL names none
 
 
 @dataclass(frozen=True)
+class CheckpointSettings:
+    """save: folder of checkpoints. save_every: steps between two; None: at the end only. keep: how many complete ones
+    stay; None: all. resume: the one to go on from."""
+
+    save: str | None = None
+    save_every: int | None = None
+    keep: int | None = None
+    resume: str | None = None
+
+
+@dataclass(frozen=True)
 class Settings:
     """A `TrainConfig` with every default filled in and every size in numbers. device_memory: bytes. loss_scale,
     growth_interval: None but for float16.
@@ -57,6 +68,7 @@ class Settings:
     check_replicas: int
     epochs: float | None = None
     end: int | None = None
+    checkpoints: CheckpointSettings = CheckpointSettings()
 
 
 def _option(default: Any, help: str, **more: Any) -> Any:
@@ -68,9 +80,9 @@ def _option(default: Any, help: str, **more: Any) -> Any:
 class TrainConfig:
     """None stands for a default that depends on the model or the optimizer (see BY_MODEL, BY_OPTIMIZER), or for `off`.
 
-    `print_actions`, `log`, `log_every`, `log_format` and `json` are for the command to heed. Of them `prepare` takes
-    that there is a `log`: then actions and messages are timed, for `trace`. Whoever calls `run_steps` writes what it
-    reports himself.
+    `save`, `save_every`, `keep`, `resume`, `print_actions`, `log`, `log_every`, `log_format` and `json` are for the
+    command to heed. Of them `prepare` takes that there is a `log`: then actions and messages are timed, for `trace`.
+    Whoever calls `run_steps` saves, and writes what it reports, himself.
     """
 
     stage: str = _option("2", "what is sharded: 0 nothing (data parallel), 1 optimizer, 2 and gradients, 3 and "
@@ -129,6 +141,13 @@ class TrainConfig:
                                         metavar="SIZE")
     check_replicas: int = _option(0, "every K steps compare checksums of what ranks must keep alike (0: never)",
                                   type=int, metavar="K")
+    save: str | None = _option(None, "save checkpoints into this folder: at the end, and where a signal ends the run",
+                               metavar="DIR")
+    save_every: int | None = _option(None, "and every K steps (no)", type=int, metavar="K")
+    keep: int | None = _option(None, "remove all but the last N checkpoints of this run (keep all)", type=int,
+                               metavar="N")
+    resume: str | None = _option(None, "go on from this checkpoint, on any number of ranks and at any stage: "
+                                 "DIR/latest, DIR or DIR/step-...", metavar="PATH")
     print_actions: bool = _option(False, "print the list of actions that a step runs", action="store_true")
     log: str | None = _option(None, "write run.json, steps.jsonl, summary.json and trace.json (one step, timed) into "
                               "this folder; an older run's move to DIR/older", metavar="DIR")
@@ -167,7 +186,8 @@ class TrainConfig:
         wire, sums = reduction(self.dtype, self.reduce_dtype, self.sum_dtype)
         return Settings(self.model, (MLPSizes if self.model == "mlp" else GPTConfig)(**sizes), self.step_settings,
                         optim, self.dtype, wire, sums, chosen["loss_scale"], chosen["growth_interval"], self.data,
-                        self.batch_size, chosen["steps"], self.seed, memory, self.check_replicas, self.epochs)
+                        self.batch_size, chosen["steps"], self.seed, memory, self.check_replicas, self.epochs,
+                        checkpoints=CheckpointSettings(self.save, self.save_every, self.keep, self.resume))
 
     def _defaults(self) -> dict[str, Any]:
         """Of the model, and of the optimizer. ConfigError for an optimizer that there is not, or that cannot be
@@ -200,9 +220,7 @@ class TrainConfig:
                 raise ConfigError(f"`{name}` {value} is impossible: it must be {rule}, and below 2^40")
         if self.warmup is not None and self.warmup > chosen["steps"]:
             raise ConfigError(f"`warmup` {self.warmup} is longer than `steps` {chosen['steps']}: shorten it")
-        for name in ("log", "json"):
-            if getattr(self, name) == "":
-                raise ConfigError(f"`{name}` is empty: name a {'folder' if name == 'log' else 'file'}, or leave it out")
+        self._check_paths()
         if self.epochs is not None and self.steps is not None:
             raise ConfigError(f"`epochs` {self.epochs:g} and `steps` {self.steps} both say how long to train: leave "
                               "one of them out")
@@ -225,6 +243,14 @@ class TrainConfig:
         if self.no_master_weights:
             require_narrow(self.dtype)
 
+    def _check_paths(self) -> None:
+        for name, what in (("log", "folder"), ("json", "file"), ("save", "folder"), ("resume", "checkpoint")):
+            if getattr(self, name) == "":
+                raise ConfigError(f"`{name}` is empty: name a {what}, or leave it out")
+        for name in ("save_every", "keep"):
+            if getattr(self, name) is not None and self.save is None:
+                raise ConfigError(f"`{name}` {getattr(self, name)} needs `save`, the folder of checkpoints: name it")
+
 
 NUMBERS: Mapping[Any, tuple[type, ...]] = {int: (int,), float: (float, int)}
 
@@ -235,7 +261,7 @@ def _at_least(bound: int) -> tuple[Callable[[float], bool], str]:
 
 _POSITIVE: tuple[Callable[[float], bool], str] = (lambda value: value > 0, "above 0")
 RULES: Mapping[str, tuple[Callable[[float], bool], str]] = {
-    **{name: _at_least(1) for name in (*SIZES, "batch_size", "log_every", *SCALER)},
+    **{name: _at_least(1) for name in (*SIZES, "batch_size", "log_every", "save_every", "keep", *SCALER)},
     **{name: _at_least(0) for name in ("steps", "warmup", "weight_decay", "check_replicas", "seed")},
     "epochs": _POSITIVE,
     "lr": _POSITIVE,

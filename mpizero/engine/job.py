@@ -105,7 +105,7 @@ def prepare(config: TrainConfig, world: Group, *, task: Task | None = None, poli
     compare_settings(config, settings, world)
     settings.step.mesh(world.size)  # a shard size that does not divide shows before data is read
     if task is None:
-        outputs = [path for path in (config.log, config.json) if path]
+        outputs = [path for path in (config.log, config.json, config.save) if path]
         task = built_in_task(settings, epochs=config.epochs is not None, outputs=outputs)
     compare_data(task.data.fingerprint, world)
     check_data(task.data, settings)

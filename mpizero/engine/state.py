@@ -1,4 +1,4 @@
-"""What training changes, and a checkpoint would hold."""
+"""What training changes, and a checkpoint holds."""
 
 from __future__ import annotations
 

@@ -15,7 +15,9 @@ import numpy as np
 
 from mpizero.comm import Mesh, all_gather, all_reduce, reduce_scatter
 from mpizero.dtypes import numpy_dtype
-from mpizero.layout import MASTER, REPLICATED, SHARDED, Axis, FlatLayout, Geometry, Keep, stored_states
+from mpizero.half import narrow
+from mpizero.layout import (MASTER, REPLICATED, SHARDED, UPDATE_BLOCK, Axis, FlatLayout, Geometry, Keep,
+                            stored_states)
 from mpizero.memory.kinds import GRAD, OPTIM, PARAM, UNSHARDED_GRAD, UNSHARDED_PARAM, WORKSPACE
 from mpizero.memory.ledger import Ledger
 from mpizero.nn.model import Model
@@ -105,6 +107,32 @@ class Unit:
                 if low < high:
                     buffer[low - kept.start : high - kept.start] = values[low - offset : high - offset]
             del values
+
+    def params_from_master(self) -> None:
+        """Round "master", which was filled from outside, into the parameters, and complete those that are kept whole:
+        then collective along the shard axis. Workspace: see `rounding_bytes`."""
+        master, out = self.states[MASTER.name], self.updated_param
+        if self.rounding_bytes:
+            size = self._rounding_block
+            scratch, more = (self.ledger.empty(size, np.float32, WORKSPACE) for _ in range(2))
+            for start in range(0, master.size, size):
+                part = slice(start, min(start + size, master.size))
+                narrow(master[part], out[part], scratch[: part.stop - start], more[: part.stop - start])
+        elif master.dtype != self.dtype:
+            np.copyto(out, master, casting="unsafe")  # same_kind does not know bfloat16
+        if self.placement.params is REPLICATED and self.placement.optim is SHARDED:
+            self.all_gather_param(Axis.SHARD)
+
+    @property
+    def _rounding_block(self) -> int:
+        """Elements: at most a quarter of the range, so that two float32 blocks weigh less than any unit."""
+        return max(min(UPDATE_BLOCK, self.states[MASTER.name].size // 4), 1)
+
+    @property
+    def rounding_bytes(self) -> int:
+        """Workspace of `params_from_master`."""
+        rounds = self.dtype == np.float16 and self.states[MASTER.name].dtype == np.float32
+        return 2 * 4 * self._rounding_block if rounds else 0
 
     # -- parameters ---------------------------------------------------------------------------------------------------
 

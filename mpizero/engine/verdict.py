@@ -16,7 +16,7 @@ def verdict(summary: dict[str, Any]) -> str:
 
     Faults of ours come before a training that went wrong.
     """
-    found = [*_replicas(summary), *_memory(summary), *_traffic(summary)]
+    found = [*_replicas(summary), *_memory(summary), *_traffic(summary), *_checkpoints(summary)]
     if found:
         more = f"; and {len(found) - 1} more, see the tables" if len(found) > 1 else ""
         return found[0] + more
@@ -50,6 +50,15 @@ def _traffic(summary: dict[str, Any]) -> Iterator[str]:
         elif row["steps_off_plan"]:
             yield (f"rank {rank} sent other bytes than the {row['planned_sent_bytes_per_step']:,} that were planned "
                    f"for a step in {row['steps_off_plan']:,} of its steps")
+
+
+def _checkpoints(summary: dict[str, Any]) -> Iterator[str]:
+    """Peaks of each rank while loading and saving, where it did."""
+    for rank, row in enumerate(summary.get("checkpoints", {}).get("memory", ())):
+        for what in ("loading", "saving"):
+            if row.get(f"{what}_peak") != row.get(f"planned_{what}_peak"):
+                yield (f"rank {rank} held {row[f'{what}_peak']:,} bytes while {what} a checkpoint, but "
+                       f"{row[f'planned_{what}_peak']:,} were planned")
 
 
 def _training(summary: dict[str, Any]) -> Iterator[str]:

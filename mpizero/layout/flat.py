@@ -5,7 +5,7 @@ Source: PyTorch FSDP (arXiv:2304.11277), sec. 3.2.1.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -44,13 +44,21 @@ class FlatLayout:
         return {param.name: flat[offset : offset + param.numel].reshape(param.shape)
                 for param, offset in zip(self.params, self.offsets, strict=True)}
 
+    def pieces(self, wanted: slice) -> Iterator[tuple[ParamSpec, int, slice]]:
+        """The elements `wanted` cut along parameters, without padding: parameter, where in it a piece begins, the piece
+        as elements of the flat buffer."""
+        for param, offset in zip(self.params, self.offsets, strict=True):
+            low, high = max(wanted.start, offset), min(wanted.stop, offset + param.numel)
+            if low < high:
+                yield param, low - offset, slice(low, high)
+
     def decayed(self, kept: slice) -> tuple[tuple[int, int], ...]:
         """The elements of `kept` that weight decay shrinks: (begin, end) counted from its start, sorted and apart.
         Parameters that say nothing of it are shrunk."""
         found: list[tuple[int, int]] = []
-        for param, offset in zip(self.params, self.offsets, strict=True):
-            begin, end = max(offset, kept.start) - kept.start, min(offset + param.numel, kept.stop) - kept.start
-            if param.decay is not False and begin < end:
+        for param, _, piece in self.pieces(kept):
+            if param.decay is not False:
+                begin, end = piece.start - kept.start, piece.stop - kept.start
                 if found and found[-1][1] == begin:
                     begin, _ = found.pop()
                 found.append((begin, end))

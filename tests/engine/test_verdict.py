@@ -54,6 +54,14 @@ def test_the_sentence_names_rank_kind_count_and_plan(group):
     assert f"rank {rank} sent {traffic['by_op'].get('reduce_scatter', 0):,} bytes of reduce_scatter" in verdict(summary)
 
 
+def test_peaks_of_checkpoints():
+    row = {"saving_peak": 1000, "planned_saving_peak": 1000}
+    quiet = {"mismatches": [], "memory": [], "traffic": [], "losses": [], "skipped_steps": 0, "eval_loss": None}
+    assert verdict(quiet | {"checkpoints": {"memory": [row, row]}}) == ""
+    assert verdict(quiet | {"checkpoints": {"memory": [row, row | {"planned_saving_peak": 998}]}}) == (
+        "rank 1 held 1,000 bytes while saving a checkpoint, but 998 were planned")
+
+
 def test_training_that_went_wrong(group):
     summary = summary_of(group)
     assert verdict(summary | {"skipped_steps": 2}).startswith("all 2 steps were skipped")

@@ -1,0 +1,114 @@
+"""Save a job's training state: each rank writes its own 1/N of everything, straight from its buffers."""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+import shutil
+import zlib
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mpizero.checkpoint.files import created, sync_folder, write_all, write_durably
+from mpizero.checkpoint.folder import commit, temporary
+from mpizero.checkpoint.format import (
+    BLOCK,
+    PART,
+    Entry,
+    Param,
+    Part,
+    encode,
+    params_data,
+    part_data,
+    part_name,
+    step_name,
+)
+from mpizero.checkpoint.together import together
+from mpizero.engine.alike import flat
+from mpizero.engine.job import Job
+from mpizero.engine.unit import Unit
+from mpizero.engine.versions import versions
+from mpizero.errors import CheckpointError
+
+
+def save(job: Job, folder: str | Path, *, run: str | None = None, runs: Sequence[str] = ()) -> Path:
+    """Write folder/step-00000020, by number of steps. Collective; takes no memory beside what rests.
+
+    run: its identifier. runs: of those that this one goes on from. One run at a time may save into a folder.
+    CheckpointError on every rank if it fails on one; then nothing that was there is lost, and `latest` names what it
+    did.
+    """
+    world, target = job.world, Path(folder) / step_name(job.state.step)
+    run = run or together(world, lambda: secrets.token_hex(6), only=0)[0]
+    made = target.with_name(temporary(target.name, run))
+    together(world, lambda: made.mkdir(parents=True), only=0)
+    try:
+        parts = together(world, lambda: _write_part(made, world.rank, job.state.units))
+        together(world, lambda: commit(made, target, {**_about(job), "runs": [*runs, run], "parts": parts}, run),
+                 only=0)
+    except CheckpointError:
+        if world.rank == 0:
+            shutil.rmtree(made, ignore_errors=True)
+        raise
+    return target
+
+
+def _about(job: Job) -> dict[str, Any]:
+    """What checkpoint.json says beside its parts."""
+    state, data = job.state, job.task.data
+    return {
+        "saved": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
+        "step": state.step, "updates": state.updates, "position": state.position, "scaler": state.scaler.state_dict(),
+        "model": job.task.model.name, "world_size": job.world.size, "settings": flat(job.settings),
+        "data": {"fingerprint": data.fingerprint, "describe": data.describe()}, "versions": versions(),
+        "params": params_data(params_of(job)),
+    }
+
+
+def params_of(job: Job) -> list[Param]:
+    """In the model's order, with the states that its unit keeps."""
+    states = {param.name: {name: buffer.dtype.name for name, buffer in unit.states.items()}
+              for unit in job.state.units for param in unit.layout.params}
+    return [Param(param.name, tuple(param.shape), states[param.name]) for param in job.task.model.spec.params]
+
+
+def _write_part(folder: Path, rank: int, units: Sequence[Unit]) -> dict[str, Any]:
+    """This rank's two files, and what checkpoint.json says of them."""
+    name, size = part_name(rank), 0
+    entries: list[Entry] = []
+    checksums: list[int] = []
+    with created(folder / f"{name}.bin") as file:
+        for state, param, begin, values in _owned(units):
+            entries.append(Entry(state, param, begin, begin + values.size, values.dtype.name, size))
+            for piece in _blocks(values, size):
+                if size % BLOCK == 0:
+                    checksums.append(0)
+                write_all(file, piece)
+                checksums[-1] = zlib.crc32(piece, checksums[-1])
+                size += len(piece)
+    table = encode(PART, part_data(Part(name, size, tuple(entries), tuple(checksums))))
+    write_durably(folder / f"{name}.json", table)
+    sync_folder(folder)
+    return {"name": name, "bytes": size, "table_sha256": hashlib.sha256(table).hexdigest()}
+
+
+def _owned(units: Sequence[Unit]) -> Iterator[tuple[str, str, int, np.ndarray]]:
+    """State, parameter, where in it, and a view of each piece that this rank counts as its own."""
+    for unit in units:
+        for state, buffer in unit.states.items():
+            for param, begin, where in unit.layout.pieces(unit.owned):
+                yield state, param.name, begin, unit.part_of(buffer, where)
+
+
+def _blocks(values: np.ndarray, offset: int) -> Iterator[memoryview]:
+    """Little-endian bytes, cut where the blocks of a file end in which they begin at `offset`."""
+    little = values.astype(values.dtype.newbyteorder("<"), copy=False)  # no copy on little-endian machines
+    left = little.view(np.uint8).data
+    while left:
+        length = BLOCK - offset % BLOCK
+        yield left[:length]
+        left, offset = left[length:], offset + length
