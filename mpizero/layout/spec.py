@@ -6,16 +6,22 @@ Parameters, the segments of computation that read them, and what these leave in 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+
+from mpizero.errors import ConfigError
+
+SHOWN = 8  # names in a message
 
 
 @dataclass(frozen=True)
 class ParamSpec:
-    """One parameter tensor."""
+    """One parameter tensor. frozen: it stays as it was drawn, without gradient and optimizer states."""
 
     name: str
     shape: tuple[int, ...]
+    frozen: bool = False
 
     @property
     def numel(self) -> int:
@@ -85,3 +91,19 @@ class ModelSpec:
     def psi(self) -> int:
         """Number of parameters, tied ones once."""
         return sum(param.numel for param in self.params)
+
+
+def freeze(spec: ModelSpec, patterns: Sequence[str]) -> ModelSpec:
+    """`spec` with the parameters frozen, too, whose names match one of `patterns`, as file names do: `h.0.*`.
+
+    ConfigError for a pattern that matches none.
+    """
+    names = [param.name for param in spec.params]
+    for pattern in patterns:
+        if not any(fnmatchcase(name, pattern) for name in names):
+            raise ConfigError(f"`freeze` {pattern!r} matches no parameter of the model: their names are "
+                              f"{', '.join(names[:SHOWN])}{', ...' if len(names) > SHOWN else ''}; * stands for any "
+                              "part of one")
+    return replace(spec, params=tuple(
+        replace(param, frozen=param.frozen or any(fnmatchcase(param.name, pattern) for pattern in patterns))
+        for param in spec.params))

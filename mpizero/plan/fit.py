@@ -18,8 +18,8 @@ from mpizero.papers.compare import others
 from mpizero.papers.states import stage_bytes
 from mpizero.plan.memory import show_compare
 from mpizero.plan.options import (
-    DTYPES, RATES, Options, add_machine, add_model, add_ranks, argument_type, count, gpu_of, machine_of, model_of,
-    spelled_text, wrapped,
+    DTYPES, RATES, Options, add_freeze, add_machine, add_model, add_ranks, argument_type, count, gpu_of, machine_of,
+    model_of, spelled_text, wrapped,
 )
 from mpizero.planner.fit import Row, rows
 from mpizero.planner.question import Question
@@ -34,6 +34,7 @@ MEMORIES = {"device_memory": "device", "host_memory": "host", "nvme": "NVMe"}
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
     add_model(parser)
+    add_freeze(parser)
     add_ranks(parser)
     for flag, default, letter, words in (
             ("ranks-per-host", 8, "G", "ranks fill hosts in order"),

@@ -58,8 +58,10 @@ def machine_costs(geometry: Geometry, machine: Machine, tokens: int, *, bandwidt
         return [machine.message_seconds(send.nbytes, send.rounds, speed) for send in plan_traffic(actions, geometry)]
 
     sizes = [sum(wrapping.units[unit].numel for unit in segment.units) for segment in wrapping.segments]
+    trained = [sum(wrapping.units[unit].numel for unit in segment.trains) for segment in wrapping.segments]
     return Costs(forward=[machine.compute_seconds(size, tokens, 2) for size in sizes],
-                 backward=[machine.compute_seconds(size, tokens, 4) for size in sizes],
+                 backward=[machine.compute_seconds(size + own, tokens, 2)
+                           for size, own in zip(sizes, trained, strict=True)],
                  all_gather=rings(map(Unshard, units), bandwidth),
                  reduce_scatter=rings(map(ReduceScatterGrad, units), bandwidth),
                  all_reduce=rings([AllReduceGrad(unit, axis) for unit in units], speed),

@@ -71,7 +71,7 @@ def loads(actions: Iterable[Action], geometry: Geometry) -> list[Load]:
         elif effect.work is not None:
             index, kind = effect.work.index, effect.work.kind
             units = {"forward": load.forward, "backward": load.backward, "optim_step": load.updated}[kind]
-            units += [index] if kind == "optim_step" else geometry.wrapping.segments[index].completes
+            units += [index] if kind == "optim_step" else geometry.wrapping.segments[index].meets
     return found
 
 
@@ -102,7 +102,9 @@ def _phase(question: Question, load: Load, sent: Iterable[Sent], geometry: Geome
     """Seconds that each resource is busy."""
     machine, units = question.machine, geometry.wrapping.units
     busy: dict[str, float] = defaultdict(float)
-    for kind, per_param in ((load.forward, 2), (load.backward, 6 if question.recompute else 4)):
+    trained = [unit for unit in load.backward if not units[unit].frozen]
+    # two for the gradient of what comes in, two for that of the parameters
+    for kind, per_param in ((load.forward, 2), (load.backward, 4 if question.recompute else 2), (trained, 2)):
         if kind:
             busy["compute"] += machine.compute_seconds(sum(units[unit].numel for unit in kind), question.tokens,
                                                        per_param)

@@ -62,14 +62,16 @@ def sent_by_op(sends: Iterable[Sent]) -> dict[str, int]:
 def formula_sent(geometry: Geometry, volume: int) -> int:
     """Bytes a rank sends in a step of one microbatch: volume M (F-1)/F + 2 M/F (R-1)/R for M bytes of parameters.
 
-    M is padded. volume: 2 or 3, of the strategy (ZeRO sec. 7). A tied unit whose parameters are sharded is gathered at
-    each use: 2 M_u (F-1)/F more for each segment beyond the first.
+    M is padded, of the parameters that train. volume: 2 or 3, of the strategy (ZeRO sec. 7). Where parameters are
+    sharded, a unit is gathered at each use: 2 M_u (F-1)/F more for each segment of a tied one beyond the first; of a
+    frozen one M_u (F-1)/F for each forward and each backward that reads it.
     """
     wrapping, shards, replicas = geometry.wrapping, geometry.shards, geometry.replicas
-    uses = [sum(unit in segment.units for segment in wrapping.segments) for unit in range(len(wrapping.units))]
-    again = 0
+    trained = sum(wrapping.units[unit].padded_numel for unit in wrapping.trained)
+    inside = volume * trained
     if geometry.placement.params is SHARDED:
-        again = sum((used - 1) * unit.padded_numel for used, unit in zip(uses, wrapping.units, strict=True))
-    inside = (volume * wrapping.padded_numel + 2 * again) // shards * (shards - 1)
-    across = 2 * (replicas - 1) * (wrapping.padded_numel // (shards * replicas))
-    return geometry.itemsize * (inside + across)
+        inside -= 2 * trained  # a gather for forward and one for backward: counted where they are
+        inside += sum((1 + segment.backward) * wrapping.units[unit].padded_numel
+                      for segment in wrapping.segments for unit in segment.units)
+    across = 2 * (replicas - 1) * (trained // (shards * replicas))
+    return geometry.itemsize * (inside // shards * (shards - 1) + across)
