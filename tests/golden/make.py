@@ -15,6 +15,7 @@ Legend: n samples, T tokens, C width, V vocabulary.
 
 from __future__ import annotations
 
+import fnmatch
 import json
 import math
 from collections.abc import Iterator
@@ -35,7 +36,8 @@ Params = dict[str, torch.Tensor]
 FILE = Path(__file__).with_name("golden.json")
 SAMPLES = 12  # of a microbatch on all ranks together: 12, 6, 4, 3 on each of 1, 2, 3, 4
 
-COMMON = {"dtype": "float16", "accumulation": 1, "clip": None, "seed": 0}
+COMMON = {"dtype": "float16", "accumulation": 1, "clip": None, "seed": 0,
+          "freeze": []}
 DEFAULTS: dict[str, dict[str, Any]] = {
     "mlp": COMMON | {"hidden": 96, "steps": 50, "lr": 1e-2, "warmup": 0, "optimizer": "adam", "weight_decay": 0.0},
     "gpt": COMMON | {"layers": 4, "d_model": 128, "heads": 4, "context": 128, "steps": 300, "lr": 2e-3,
@@ -61,6 +63,8 @@ RUNS = {  # name -> fields of TrainConfig; what is left out has its default, the
     "gpt first gradient": GPT | {"steps": 1},
     "gpt": GPT | {"steps": 20, "clip": 1.0},
     "gpt accumulation": GPT | {"accumulation": 2, "lr": 0.01, "warmup": 2},
+    "mlp frozen": MLP | {"freeze": ["layers.0.*", "layers.2.weight", "layers.4.bias"], "clip": 1.3},
+    "gpt frozen": GPT | {"freeze": ["w?e.*", "h.0.*", "h.1.ln_2.*"], "weight_decay": 0.3, "accumulation": 2},
 }
 
 
@@ -78,6 +82,7 @@ class Settings:
     clip: float | None
     accumulation: int
     seed: int
+    freeze: list[str]
     sizes: dict[str, int]
 
 
@@ -168,17 +173,19 @@ def backward(run: Settings, params: Params, data: Dataset, step: int, scaler: to
         scaler.scale(summed / targets_in_step).backward()
         loss += summed.item() / targets_in_step
     for p in params.values():
-        p.grad = rounded(p.grad, run.dtype)
+        if p.requires_grad:
+            p.grad = rounded(p.grad, run.dtype)
     return loss
 
 
 def train(run: Settings) -> dict[str, Any]:
     """A record for each step; at the end elements of parameters and moments; of a single step the gradient."""
     params, data = inputs(run)
-    for p in params.values():
-        p.requires_grad_()
+    for name, p in params.items():
+        p.requires_grad_(not any(fnmatch.fnmatchcase(name, pattern) for pattern in run.freeze))
+    trained = [p for p in params.values() if p.requires_grad]
     kind = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[run.optimizer]
-    optimizer = kind(params.values(), lr=run.lr, weight_decay=run.weight_decay)
+    optimizer = kind(trained, lr=run.lr, weight_decay=run.weight_decay)
     scaler = torch.amp.GradScaler("cpu", enabled=run.dtype == "float16")
     records: list[dict[str, Any]] = []
     updates = 0
@@ -187,7 +194,7 @@ def train(run: Settings) -> dict[str, Any]:
         lr, scale = rate(run, updates), scaler.get_scale()
         loss = backward(run, params, data, step, scaler)
         scaler.unscale_(optimizer)
-        norm = torch.nn.utils.clip_grad_norm_(params.values(), math.inf if run.clip is None else run.clip).item()
+        norm = torch.nn.utils.clip_grad_norm_(trained, math.inf if run.clip is None else run.clip).item()
         optimizer.param_groups[0]["lr"] = lr
         scaler.step(optimizer)
         scaler.update()
@@ -224,9 +231,9 @@ def elements(array: torch.Tensor, at: list[int]) -> list[float]:
 
 
 def state(name: str, p: torch.Tensor, moments: dict[str, torch.Tensor]) -> dict[str, list]:
-    """The elements of the flat parameter that stand where `at` says, and their moments."""
+    """The elements of the flat parameter that stand where `at` says, and their moments, unless it is frozen."""
     at = places(name, p.numel(), 8)
-    buffers = {"master": p, "exp_avg": moments["exp_avg"], "exp_avg_sq": moments["exp_avg_sq"]}
+    buffers = {"master": p} | {name: moments[name] for name in ("exp_avg", "exp_avg_sq") if name in moments}
     return {"at": at} | {name: elements(buffer, at) for name, buffer in buffers.items()}
 
 
