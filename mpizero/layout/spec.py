@@ -92,6 +92,11 @@ class ModelSpec:
         """Number of parameters, tied ones once."""
         return sum(param.numel for param in self.params)
 
+    @property
+    def frozen_psi(self) -> int:
+        """Of psi, what does not train."""
+        return sum(param.numel for param in self.params if param.frozen)
+
 
 def freeze(spec: ModelSpec, patterns: Sequence[str]) -> ModelSpec:
     """`spec` with the parameters frozen, too, whose names match one of `patterns`, as file names do: `h.0.*`.

@@ -68,7 +68,7 @@ def answer(options: Options) -> dict[str, Any]:
                            "shard_size": advice.row.shard_size}
     repeated = ("ranks", "ranks_per_host", "dtype", "tokens", "accumulation", "recompute", *MEMORIES)
     result: dict[str, Any] = {
-        "model": question.model.name, "psi": question.model.spec.psi,
+        "model": question.model.name, "psi": question.model.spec.psi, "frozen_psi": question.model.spec.frozen_psi,
         **{name: getattr(question, name) for name in repeated},
         "rows": [_plain(question, row) for row in found], "recommended": best, "reason": spelled_text(advice.reason),
         "machine": vars(question.machine), "peak_told": options["peak_flops"] is not None, "gpu": gpu and vars(gpu)}
@@ -112,7 +112,8 @@ def _compared(question: Question, row: Row) -> dict[str, Any]:
 def show(answer: dict[str, Any]) -> str:
     memory = ", ".join(f"{words} {in_units(answer[key])}" for key, words in MEMORIES.items()
                        if answer[key] is not None)
-    parts = [_wrapped(f"{answer['model']}, psi = {answer['psi']:,}"),
+    frozen = f" ({answer['frozen_psi']:,} frozen)" if answer["frozen_psi"] else ""
+    parts = [_wrapped(f"{answer['model']}, psi = {answer['psi']:,}{frozen}"),
              _wrapped(f"{answer['ranks']:,} ranks, {answer['ranks_per_host']:,} a host; {answer['dtype']}; "
                       f"{answer['tokens']:,} tokens x {answer['accumulation']} a rank and step; {memory}"),
              _show_rows(answer["rows"]), _wrapped(_legend(answer)), _wrapped(_machine(answer)),

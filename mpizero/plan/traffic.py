@@ -40,8 +40,8 @@ def _formulas(step: Setup, per_host: int) -> dict[str, dict[str, Any]]:
     """The papers' closed forms for one microbatch: name -> formula and bytes."""
     geometry, volume = step.geometry, step.strategy.volume
     world, model = geometry.mesh.ranks, geometry.itemsize * step.wrapping.padded_numel
-    words, frozen = f"{volume} M (F-1)/F + 2 M/F (R-1)/R, tied again", step.wrapping.frozen_numel
-    words += ", M trained; frozen gathered" if frozen else ""
+    frozen = step.wrapping.frozen_numel
+    words = f"{volume} M (F-1)/F + 2 M/F (R-1)/R" + (" of what trains, gathers" if frozen else ", tied again")
     found: dict[str, dict[str, Any]] = {"a step": {"formula": words, "bytes": formula_sent(geometry, volume)}}
     if step.settings.stage == "3" and not frozen and world % per_host == 0 and per_host < world:
         hybrid, printed = (form(model, world, per_host) for form in (hybrid_sharding, hybrid_sharding_printed))

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from mpizero.comm import all_gather_values
+from mpizero.console import header
 from mpizero.data import Batch, TeacherTask, global_samples, until
 from mpizero.data.sampler import PAD
 from mpizero.engine.config import TrainConfig
@@ -96,6 +97,15 @@ def test_the_curve_does_not_depend_on_the_ranks(group, config, total, accumulati
     one = group.subgroup([0], "one process")
     if one is not None:
         assert distance(outcomes[0], run(replace(config, batch_size=total, stage="0"), one)[1]) < 1e-5
+
+
+def test_what_a_run_says_of_its_batch(group):
+    job = prepare(replace(SINGLE, global_batch=37, accumulation=1, batch_size=37, freeze=("layers.0.*",)), group)
+    said = " ".join(header(job).split())
+    each = {1: 37, 2: 19, 3: 13, 4: 10}[group.size]
+    pads = {1: "", 2: " and 1 pad that weighs nothing", 3: " and 2 pads that weigh nothing",
+            4: " and 3 pads that weigh nothing"}[group.size]
+    assert f"{each} samples a rank x 1 microbatch = 37 a step{pads}" in said and "(330 frozen) in 5 units" in said
 
 
 def test_more_samples_than_microbatches_take_at_once(group):
