@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 FLAGS = {field.name.replace("_", "-"): field for field in fields(TrainConfig)}
 # how --help arranges them: title -> flags
 GROUPS = {
-    "the model and its data": "model hidden layers d-model heads context data",
-    "the step and how it is sharded": "stage shard-size batch-size accumulation no-sync backward-prefetch "
-                                      "forward-prefetch keep-last-unit limit-all-gathers",
+    "the model and its data": "model hidden layers d-model heads context freeze data",
+    "the step and how it is sharded": "stage shard-size global-batch batch-size accumulation no-sync "
+                                      "backward-prefetch forward-prefetch keep-last-unit limit-all-gathers",
     "precision and optimizer": "dtype reduce-dtype sum-dtype loss-scale growth-interval no-master-weights optimizer "
                                "lr warmup momentum betas weight-decay decay clip",
     "the run": "steps epochs seed device-memory check-replicas",
@@ -129,11 +129,13 @@ def _full_name(aliases: Mapping[str, str], text: str) -> str:
 
 def train_config(parser: argparse.ArgumentParser, argv: Sequence[str]) -> TrainConfig:
     """Defaults, then the TOML file, then flags. ConfigError for what can never work."""
-    options = vars(parser.parse_args(argv))
+    options: dict[str, Any] = vars(parser.parse_args(argv))
     path = options.pop("config")
     if path is not None:
-        options = vars(parser.parse_args([*_toml_flags(Path(path)), *argv]))
+        several = {name: value for name, value in options.items() if isinstance(value, list)}  # not added to the file's
+        options = vars(parser.parse_args([*_toml_flags(Path(path)), *argv])) | several
         del options["config"]
+    options |= {name: tuple(value) for name, value in options.items() if isinstance(value, list)}
     config = TrainConfig(**options)
     config.resolved()  # raises
     return config
@@ -155,12 +157,15 @@ def _toml_flags(path: Path) -> list[str]:
             near = difflib.get_close_matches(key, FLAGS, n=1)
             cure = f"did you mean {near[0]!r}?" if near else f"keys are {', '.join(FLAGS)}"
             raise ConfigError(f"--config {path}: unknown key {key!r}: {cure}")
-        is_switch, is_scalar = "action" in FLAGS[key].metadata, isinstance(value, bool | int | float | str)
+        action = FLAGS[key].metadata.get("action")
+        is_switch = action == "store_true"
+        several = value if action == "append" and isinstance(value, list) else [value]
+        is_scalar = all(isinstance(each, bool | int | float | str) for each in several)
         if isinstance(value, bool) != is_switch or not is_scalar or "\0" in str(value)[:4096]:
-            wanted = "true or false" if is_switch else "a number or a string"
+            wanted = "true or false" if is_switch else "a number or a string" + (", or several" if action else "")
             raise ConfigError(f"--config {path}: {key} = {value!r} must be {wanted}")
         if not is_switch:
-            flags.append(f"--{key}={value}")
+            flags += [f"--{key}={each}" for each in several]
         elif value:
             flags.append(f"--{key}")
     return flags

@@ -6,13 +6,14 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from mpizero.comm import needlessly_spread
 from mpizero.dtypes import ITEMSIZE
 from mpizero.engine.job import Job
 from mpizero.engine.trainer import StepRecord
+from mpizero.layout import SHARDED, Wrapping
 from mpizero.memory.kinds import ACTIVATION, MODEL_STATE, WORKSPACE
 from mpizero.planner import formula_sizes
 from mpizero.quantities import in_units
@@ -42,11 +43,10 @@ def header(job: Job) -> str:
     mesh = f"{counted(job.geometry.replicas, 'replica')} x {counted(job.geometry.shards, 'shard')}"
     lines = [
         f"{world.library}; {counted(world.size, 'rank')}: {', '.join(ranks)}",
-        f"model {job.task.model.name}: psi = {wrapping.numel:,} parameters in {len(wrapping.units)} units, "
-        f"{wrapping.padded_numel - wrapping.numel} of padding; {precision(vars(settings))}; "
-        f"{job.task.data.describe()}",
-        f"stage {settings.step.stage}: {mesh}; {counted(settings.batch_size, 'sample')} a rank x "
-        f"{counted(settings.step.accumulation, 'microbatch')} = {job.samples:,} a step",
+        f"model {job.task.model.name}: psi = {wrapping.numel:,} parameters{_frozen(wrapping)} in "
+        f"{len(wrapping.units)} units, {wrapping.padded_numel - wrapping.numel} of padding; "
+        f"{precision(vars(settings))}; {job.task.data.describe()}",
+        f"stage {settings.step.stage}: {mesh}; {_batch(job)}",
     ]
     if world.size == 1:
         lines.append("1 rank: nothing is sharded or sent; start several with mpirun -n 4 python -m mpizero.train ...")
@@ -54,6 +54,18 @@ def header(job: Job) -> str:
         lines.append(f"note: the shard group of ranks {numbers(spread[0])} spans hosts although it would fit into one: "
                      "give each host a multiple of --shard-size ranks")
     return "\n".join(map(wrapped, lines))
+
+
+def _frozen(wrapping: Wrapping) -> str:
+    return f" ({wrapping.frozen_numel:,} frozen)" if wrapping.frozen_numel else ""
+
+
+def _batch(job: Job) -> str:
+    """`16 samples a rank x 2 microbatches = 128 a step`; with what is only there to fill up ranks and microbatches."""
+    settings, pads = job.settings, replace(job.settings, global_batch=None).samples(job.world.size) - job.samples
+    return (f"{counted(settings.batch_size, 'sample')} a rank x {counted(settings.step.accumulation, 'microbatch')} = "
+            f"{job.samples:,} a step" + (f" and {counted(pads, 'pad')} that {'weigh' if pads > 1 else 'weighs'} nothing"
+                                         if pads else ""))
 
 
 # -- a line a step ----------------------------------------------------------------------------------------------------
@@ -175,7 +187,10 @@ def _formula(summary: Mapping[str, Any]) -> str:
     if any(rank["sent_bytes_per_step"] != rank["formula_sent_bytes_per_step"] for rank in summary["traffic"]):
         return ""
     shards, replicas, size = summary["shard_size"], summary["replicas"], ITEMSIZE[summary["dtype"]]
-    volume, psi = STRATEGIES[summary["stage"]].volume, f"psi = {summary['padded_psi']:,} with padding"
+    volume, psi = STRATEGIES[summary["stage"]].volume, f"psi = {summary['trained_padded_psi']:,} with padding"
+    if summary["frozen_psi"]:
+        gathered = STRATEGIES[summary["stage"]].placement.params is SHARDED
+        psi += ", of what trains" + (", and the gathers of what is frozen" if gathered else "")
     dtypes = [summary[name] for name in ("dtype", "reduce_dtype", "sum_dtype")]
     sizes = formula_sizes(STRATEGIES[summary["stage"]].placement, volume, *dtypes)
     each = " + ".join(map(str, sizes))

@@ -137,3 +137,20 @@ def test_what_people_type(typed, meant):
 def test_mistyped_flags(words, says):
     with pytest.raises(ConfigError, match=re.escape(says)):
         train_config(flags(), words)
+
+
+def test_a_flag_that_may_be_given_again(tmp_path):
+    """In a file a list, or one; flags win over the file's, and are not added to them."""
+    assert parse().freeze == () and parse("--freeze", "a*", "--freeze", "b").freeze == ("a*", "b")
+    path = tmp_path / "run.toml"
+    for text, patterns in (('freeze = ["a", "b.*"]', ("a", "b.*")), ('freeze = "a"', ("a",)), ("freeze = []", ())):
+        path.write_text(text)
+        assert parse("--config", str(path)).freeze == patterns
+    path.write_text('freeze = ["a", "b"]\nsteps = 3')
+    config = parse("--config", str(path), "--freeze", "c")
+    assert (config.freeze, config.steps) == (("c",), 3)
+    for text in ("freeze = [[1]]", "freeze = true", 'steps = ["3"]'):
+        path.write_text(text)
+        with pytest.raises(ConfigError, match="must be a number or a string"):
+            parse("--config", str(path))
+    assert parse("--global-batch", "37").accumulation is None

@@ -21,9 +21,10 @@ def global_samples(position: int, microbatch: int, rank: int, *, world_size: int
     return np.arange(start, start + batch_size, dtype=np.int64)
 
 
-def until(samples: np.ndarray, end: int | None) -> np.ndarray:
-    """`samples`, with pads for those from number `end` on: what is left for the last step of a run of whole epochs."""
-    return samples if end is None else np.where(samples < end, samples, PAD)
+def until(samples: np.ndarray, end: int) -> np.ndarray:
+    """`samples`, with pads for those from number `end` on: where a global batch ends that ranks and microbatches do not
+    divide, or a run of whole epochs."""
+    return np.where(samples < end, samples, PAD)
 
 
 def share(first: int, count: int, rank: int, world_size: int) -> np.ndarray:

@@ -41,6 +41,7 @@ def finish_grads(world: Group, units: Sequence[Unit], ledger: Ledger, loss: floa
     Every rank sums the squares of its own 1/N of each unit, whatever is kept where, and all add the ranks' values in
     the same order: so the norm is the same bit for bit for every strategy.
     """
+    units = [unit for unit in units if not unit.layout.frozen]
     squares = [sum_of_squares(unit.part_of(unit.grad, unit.owned), ledger) for unit in units]
     table = _all_values(world, [loss, targets, stop, *squares], "agree")
     total_loss, total_targets, _, *squares = table.sum(axis=0).tolist()

@@ -53,8 +53,8 @@ def compare_data(fingerprint: int, world: Group) -> None:
 
 def compare_model(wrapping: Wrapping, world: Group) -> None:
     """ConfigError on every rank unless all have the same model in the same units. Collective."""
-    units = [f"{unit.name}: " + ", ".join(f"{param.name} {param.shape}" for param in unit.params)
-             for unit in wrapping.units]
+    units = [f"{unit.name}{' (frozen)' if unit.frozen else ''}: "
+             + ", ".join(f"{param.name} {param.shape}" for param in unit.params) for unit in wrapping.units]
     segments = [f"{segment.name} of units {segment.units}" for segment in wrapping.segments]
     every = gather_data(world, {"unit": units, "segment": segments})
     for what in ("unit", "segment"):

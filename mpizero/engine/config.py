@@ -7,7 +7,7 @@ backticks; the command line spells them as flags.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from mpizero.dtypes import reduction
@@ -45,7 +45,8 @@ class CheckpointSettings:
 @dataclass(frozen=True)
 class Settings:
     """A `TrainConfig` with every default filled in and every size in numbers. device_memory: bytes. loss_scale,
-    growth_interval: None but for float16.
+    growth_interval: None but for float16. batch_size: samples of a rank in a microbatch, pads included. freeze: its
+    patterns, side by side.
 
     epochs, end: where `epochs` was given, the number of the first training sample that is not seen any more; steps
     follow from it (see `samples.with_epochs`). Else None.
@@ -69,6 +70,12 @@ class Settings:
     epochs: float | None = None
     end: int | None = None
     checkpoints: CheckpointSettings = CheckpointSettings()
+    global_batch: int | None = None
+    freeze: str | None = None
+
+    def samples(self, ranks: int) -> int:
+        """How many a step takes, on all ranks together."""
+        return self.global_batch or ranks * self.batch_size * self.step.accumulation
 
 
 def _option(default: Any, help: str, **more: Any) -> Any:
@@ -99,8 +106,13 @@ class TrainConfig:
     steps: int | None = _option(None, "steps to train (mlp 50, gpt 300)", type=int)
     epochs: float | None = _option(None, "in place of steps: passes over the training data, each sample once a pass "
                                    "(without it text is drawn with replacement)", type=float, metavar="E")
-    batch_size: int = _option(16, "samples of a rank in a microbatch", type=int)
-    accumulation: int = _option(1, "microbatches in a step", type=int)
+    freeze: tuple[str, ...] = _option((), "parameters that stay as they are, by name, as in 'h.0.*' (may be given "
+                                      "again)", action="append", metavar="PATTERN")
+    batch_size: int = _option(16, "samples of a rank in a microbatch; with --global-batch the most of them", type=int)
+    accumulation: int | None = _option(None, "microbatches in a step (1; with --global-batch as many as it takes)",
+                                       type=int)
+    global_batch: int | None = _option(None, "samples of a step on all ranks together, whatever their number "
+                                       "(ranks x batch size x accumulation)", type=int, metavar="B")
     no_sync: bool = _option(False, "reduce gradients once a step, not every microbatch: less traffic, whole gradients "
                             "kept", action="store_true")
     shard_size: int | None = _option(None, "F: ranks that share one copy of the state (all; stages 1 to 3)", type=int,
@@ -159,12 +171,14 @@ class TrainConfig:
     @property
     def step_settings(self) -> StepSettings:
         """What shapes the lists of actions."""
-        return StepSettings(**{field.name: getattr(self, field.name) for field in fields(StepSettings)})
+        told = {field.name: getattr(self, field.name) for field in fields(StepSettings)}
+        return StepSettings(**{name: value for name, value in told.items() if (name, value) != ("accumulation", None)})
 
-    def resolved(self, steps: int | None = None) -> Settings:
+    def resolved(self, steps: int | None = None, ranks: int | None = None) -> Settings:
         """Every default filled in. `ConfigError` for values that can never work.
 
-        steps: what `epochs` come to, once the data is known; before, as many as there can be.
+        steps: what `epochs` come to, once the data is known; before, as many as there can be. ranks: likewise, to
+        divide a `global_batch` among; before, it is left as it is.
         """
         self._check_types()
         scaler: dict[str, Any] = SCALER if self.dtype == "float16" else dict.fromkeys(SCALER)
@@ -184,10 +198,28 @@ class TrainConfig:
                               self.no_master_weights)
         memory = None if self.device_memory is None else parse_memory(self.device_memory)
         wire, sums = reduction(self.dtype, self.reduce_dtype, self.sum_dtype)
-        return Settings(self.model, (MLPSizes if self.model == "mlp" else GPTConfig)(**sizes), self.step_settings,
+        batch_size, step = self._divided(ranks)
+        return Settings(self.model, (MLPSizes if self.model == "mlp" else GPTConfig)(**sizes), step,
                         optim, self.dtype, wire, sums, chosen["loss_scale"], chosen["growth_interval"], self.data,
-                        self.batch_size, chosen["steps"], self.seed, memory, self.check_replicas, self.epochs,
-                        checkpoints=CheckpointSettings(self.save, self.save_every, self.keep, self.resume))
+                        batch_size, chosen["steps"], self.seed, memory, self.check_replicas, self.epochs,
+                        checkpoints=CheckpointSettings(self.save, self.save_every, self.keep, self.resume),
+                        global_batch=self.global_batch, freeze=" ".join(self.freeze) or None)
+
+    def _divided(self, ranks: int | None) -> tuple[int, StepSettings]:
+        """Samples of a rank in a microbatch, and the settings of a step, in which microbatches are counted: as few as
+        take a `global_batch` in, unless the user has said how many. ConfigError where they do not take it in."""
+        total, most, step = self.global_batch, self.batch_size, self.step_settings
+        if total is None or ranks is None:
+            return most, step
+        if self.accumulation is None:
+            step = replace(step, accumulation=-(-total // (ranks * most)))
+        slots = ranks * step.accumulation  # places for a batch of a rank
+        if total > slots * most:
+            raise ConfigError(f"`global_batch` {total:,} is more than {ranks} ranks * `batch_size` {most:,} * "
+                              f"`accumulation` {step.accumulation:,} = {slots * most:,} samples: use `batch_size` "
+                              f"{-(-total // slots)}, or `accumulation` {-(-total // (ranks * most))}, or leave "
+                              "`accumulation` out")
+        return -(-total // slots), step
 
     def _defaults(self) -> dict[str, Any]:
         """Of the model, and of the optimizer. ConfigError for an optimizer that there is not, or that cannot be
@@ -197,7 +229,9 @@ class TrainConfig:
 
     def _check_types(self) -> None:
         """ConfigError for values that no flag could give: where Python code makes the configuration."""
-        for option in fields(self):
+        if not isinstance(self.freeze, tuple) or not all(isinstance(pattern, str) for pattern in self.freeze):
+            raise ConfigError(f"`freeze` {self.freeze!r} is no tuple of patterns: give one, as in ('h.0.*',)")
+        for option in (option for option in fields(self) if option.name != "freeze"):
             value, allowed = getattr(self, option.name), option.metadata.get("choices")
             wanted = (bool,) if "action" in option.metadata else NUMBERS.get(option.metadata.get("type"), (str,))
             optional = value is None and option.default is None
@@ -261,7 +295,8 @@ def _at_least(bound: int) -> tuple[Callable[[float], bool], str]:
 
 _POSITIVE: tuple[Callable[[float], bool], str] = (lambda value: value > 0, "above 0")
 RULES: Mapping[str, tuple[Callable[[float], bool], str]] = {
-    **{name: _at_least(1) for name in (*SIZES, "batch_size", "log_every", "save_every", "keep", *SCALER)},
+    **{name: _at_least(1) for name in (*SIZES, "batch_size", "global_batch", "log_every", "save_every", "keep",
+                                       *SCALER)},
     **{name: _at_least(0) for name in ("steps", "warmup", "weight_decay", "check_replicas", "seed")},
     "epochs": _POSITIVE,
     "lr": _POSITIVE,

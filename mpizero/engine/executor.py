@@ -139,9 +139,12 @@ class Executor:
     def _grads(self, segment: int) -> Gradients:
         """Where the segment's backward puts the gradients of these parameters."""
         views: dict[str, Array] = {}
-        for unit in self.segments[segment].units:
+        use = self.segments[segment]
+        for unit in use.trains:
             views.update(self.units[unit].open_grad())
-        return Gradients(views, self._written)
+        frozen = {param.name: param.shape for unit in use.units if unit not in use.trains
+                  for param in self.units[unit].layout.params}
+        return Gradients(views, self._written, frozen)
 
     # -- what actions do ----------------------------------------------------------------------------------------------
 
@@ -185,7 +188,7 @@ class Executor:
         compute, grads = self.task.model.segments[segment].backward, self._grads(segment)
         dx = compute(self._params(segment), self._take(v.saved(segment, mb)), self._take(v.dy(segment, mb)), grads,
                      self.ledger)
-        if segment:
+        if segment and self.segments[segment - 1].backward:
             if dx is None:
                 raise ConfigError(f"segment {self.segments[segment].name} gave no gradient of its input, which the "
                                   "segment before it needs: let its backward return one")

@@ -29,7 +29,8 @@ def whole_state(unit: Unit, name: str) -> np.ndarray:
 
 
 def sha256(spec: ModelSpec, units: Sequence[Unit], name: str) -> str:
-    """SHA-256, in hexadecimal, of a state over all parameters in the model's order, unpadded, as little-endian numbers.
+    """SHA-256, in hexadecimal, of a state over all parameters in the model's order that have it, unpadded, as
+    little-endian numbers.
 
     Collective over the shard groups. One whole unit lives at a time.
     """
@@ -37,6 +38,8 @@ def sha256(spec: ModelSpec, units: Sequence[Unit], name: str) -> str:
     digest, current = hashlib.sha256(), None
     views: dict[str, np.ndarray] = {}
     for param in spec.params:
+        if name not in owner[param.name].states:
+            continue
         if owner[param.name] is not current:
             current, views = owner[param.name], {}  # the last unit dies before the next is gathered
             views = current.layout.views(whole_state(current, name))

@@ -4,7 +4,7 @@ change."""
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 
 import numpy as np
@@ -20,7 +20,7 @@ from mpizero.engine.state import TrainingState
 from mpizero.engine.task import Task, built_in_task
 from mpizero.engine.unit import Unit
 from mpizero.errors import OutOfDeviceMemory
-from mpizero.layout import OPTIMIZERS, ActivationBytes, Geometry, Policy, Wrapping, with_decay
+from mpizero.layout import OPTIMIZERS, ActivationBytes, Geometry, Policy, Wrapping, freeze, with_decay
 from mpizero.memory.host import available_bytes
 from mpizero.memory.ledger import Ledger
 from mpizero.nn.losses import CrossEntropy
@@ -65,20 +65,27 @@ class Job:
     @property
     def samples(self) -> int:
         """How many a step's global batch has."""
-        return self.world.size * self.settings.batch_size * self.settings.step.accumulation
+        return self.settings.samples(self.world.size)
+
+    @property
+    def end(self) -> int:
+        """Number of the first sample that the next step does not see: where its global batch ends, or the last epoch
+        does."""
+        end = self.state.position + self.samples
+        return end if self.settings.end is None else min(end, self.settings.end)
 
     def batch(self, microbatch: int) -> Batch:
-        """This rank's samples of the step that comes next."""
+        """This rank's samples of the step that comes next: as many as every other rank and microbatch has, of which
+        those from `end` on are pads. So a batch that does not divide, or is smaller than the number of ranks, takes no
+        other actions, bytes or seconds."""
         samples = global_samples(self.state.position, microbatch, self.world.rank, world_size=self.world.size,
                                  batch_size=self.settings.batch_size)
-        return self.task.data.train_batch(until(samples, self.settings.end))
+        return self.task.data.train_batch(until(samples, self.end))
 
     def count_targets(self) -> int:
         """Targets that count in the global batch of the next step: gradients are divided by it in the loss, so that
         sums over ranks are means."""
-        begin, end = self.state.position, self.state.position + self.samples
-        end = end if self.settings.end is None else min(end, self.settings.end)
-        return count_targets(self.task.data, begin, end)
+        return count_targets(self.task.data, self.state.position, self.end)
 
     def activations(self) -> ActivationBytes | None:
         """Planned bytes of a microbatch; None where the model does not tell, or the loss is another than it assumes."""
@@ -99,7 +106,7 @@ def prepare(config: TrainConfig, world: Group, *, task: Task | None = None, poli
     ConfigError for what can never work, DataError for data that cannot be used, OutOfDeviceMemory where the states do
     not fit.
     """
-    settings = config.resolved()
+    settings = config.resolved(ranks=world.size)
     ledger, log = Ledger(settings.device_memory, debug), TrafficLog(timed=config.log is not None)
     world = world.using(log=log, mem=ledger)
     compare_settings(config, settings, world)
@@ -111,6 +118,8 @@ def prepare(config: TrainConfig, world: Group, *, task: Task | None = None, poli
     check_data(task.data, settings)
     if config.epochs is not None:
         settings = with_epochs(config, task.data, world.size)
+    if config.freeze:
+        task = replace(task, model=replace(task.model, spec=freeze(task.model.spec, config.freeze)))
     optimizer = make_optimizer(settings.optim)
     setup = set_up(with_decay(task.model.spec, settings.optim.decay), world.size, settings.step, dtype=settings.dtype,
                    reduce_dtype=settings.reduce_dtype, sum_dtype=settings.sum_dtype, optimizer=settings.optim.spec,

@@ -33,12 +33,13 @@ def check_data(data: Dataset, settings: Settings) -> None:
 
 def with_epochs(config: TrainConfig, data: Dataset, ranks: int) -> Settings:
     """The settings of a run whose length `epochs` gives: its last step is filled up with pads, so that each sample is
-    seen once an epoch. DataError where data has no end."""
+    seen once an epoch, and all ranks end after the same step. DataError where data has no end."""
     if data.epoch_size is None or config.epochs is None:
         raise DataError(f"`epochs` cannot be counted, since samples of this data are drawn without end "
                         f"({data.describe()}): give `steps`, or other `data`")
     end = math.ceil(Fraction(repr(config.epochs)) * data.epoch_size)  # of decimals as they are written
-    return replace(config.resolved(-(-end // (ranks * config.batch_size * config.accumulation))), end=end)
+    samples = config.resolved(ranks=ranks).samples(ranks)
+    return replace(config.resolved(-(-end // samples), ranks), end=end)
 
 
 def count_targets(data: Dataset, begin: int, end: int) -> int:

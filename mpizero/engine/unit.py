@@ -3,7 +3,7 @@
 [Note: What a rank keeps]
 `param` is whole or a shard, by placement. The optimizer's range is whole or a shard too: `states` holds, by name, what
 the optimizer declares, and the float32 "master" weights. Float32 parameters, and those that shall have no master
-weights, are their own: then "master" is a view of `param`.
+weights, are their own: then "master" is a view of `param`. So it is of a frozen unit, which keeps nothing else.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Unit:
 
         ledger.at("init", layout.name)
         self.param = ledger.zeros(self._numel(self.placement.params), self.dtype, PARAM)
-        stored = stored_states(geometry.optimizer, geometry.dtype)
+        stored = () if layout.frozen else stored_states(geometry.optimizer, geometry.dtype)
         numel = self._numel(self.placement.optim)
         self.states: dict[str, Array] = {} if MASTER in stored else {MASTER.name: self.updated_param}
         self.states |= {state.name: ledger.zeros(numel, numpy_dtype(state.dtype), OPTIM) for state in stored}

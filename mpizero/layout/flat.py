@@ -28,6 +28,11 @@ class FlatLayout:
     numel: int
     padded_numel: int
 
+    @property
+    def frozen(self) -> bool:
+        """Whether its parameters are: a unit holds either kind, never both."""
+        return any(param.frozen for param in self.params)
+
     def shard_numel(self, count: int) -> int:
         """Elements of each of `count` equal shards; `count` divides the number of ranks the layout was padded for."""
         assert self.padded_numel % count == 0, (f"unit {self.name}: {self.padded_numel} elements do not split into "

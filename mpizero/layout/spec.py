@@ -6,18 +6,23 @@ Parameters, the segments of computation that read them, and what these leave in 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
 
 from mpizero.errors import ConfigError
+
+SHOWN = 8  # names in a message
 
 
 @dataclass(frozen=True)
 class ParamSpec:
-    """One parameter tensor. decay: whether weight decay shrinks it; None: as the run has it, see `with_decay`."""
+    """One parameter tensor. frozen: it stays as it was drawn, without gradient and optimizer states. decay: whether
+    weight decay shrinks it; None: as the run has it, see `with_decay`."""
 
     name: str
     shape: tuple[int, ...]
+    frozen: bool = False
     decay: bool | None = None
 
     @property
@@ -88,6 +93,27 @@ class ModelSpec:
     def psi(self) -> int:
         """Number of parameters, tied ones once."""
         return sum(param.numel for param in self.params)
+
+    @property
+    def frozen_psi(self) -> int:
+        """Of psi, what does not train."""
+        return sum(param.numel for param in self.params if param.frozen)
+
+
+def freeze(spec: ModelSpec, patterns: Sequence[str]) -> ModelSpec:
+    """`spec` with the parameters frozen, too, whose names match one of `patterns`, as file names do: `h.0.*`.
+
+    ConfigError for a pattern that matches none.
+    """
+    names = [param.name for param in spec.params]
+    for pattern in patterns:
+        if not any(fnmatchcase(name, pattern) for name in names):
+            raise ConfigError(f"`freeze` {pattern!r} matches no parameter of the model: their names are "
+                              f"{', '.join(names[:SHOWN])}{', ...' if len(names) > SHOWN else ''}; * stands for any "
+                              "part of one")
+    return replace(spec, params=tuple(
+        replace(param, frozen=param.frozen or any(fnmatchcase(param.name, pattern) for pattern in patterns))
+        for param in spec.params))
 
 
 DECAYS: dict[str, Callable[[ParamSpec], bool]] = {  # rules of weight decay

@@ -24,8 +24,14 @@ class SegmentUse:
     index: int
     name: str
     units: tuple[int, ...]  # gathered for this segment; a tied unit stands in several segments
-    # units whose gradient is complete after this segment's backward: no earlier segment uses them
-    completes: tuple[int, ...]
+    meets: tuple[int, ...]  # units that no earlier segment uses
+    trains: tuple[int, ...]  # units that are not frozen: its backward adds to their gradients
+    backward: bool  # whether it has one: it or an earlier segment trains
+
+    @property
+    def completes(self) -> tuple[int, ...]:
+        """Units whose gradient is complete after this segment's backward."""
+        return tuple(unit for unit in self.meets if unit in self.trains)
 
 
 @dataclass(frozen=True)
@@ -44,15 +50,26 @@ class Wrapping:
     def padded_numel(self) -> int:
         return sum(unit.padded_numel for unit in self.units)
 
+    @property
+    def frozen_numel(self) -> int:
+        """Of psi, what does not train."""
+        return sum(unit.numel for unit in self.units if unit.frozen)
+
+    @property
+    def trained(self) -> tuple[int, ...]:
+        """The units that are not frozen."""
+        return tuple(index for index, unit in enumerate(self.units) if not unit.frozen)
+
 
 def wrap(spec: ModelSpec, ranks: int, policy: Policy | None = None) -> Wrapping:
     """Group the parameters of `spec` into units.
 
     policy: None for a unit per segment (a tied parameter belongs to the first segment that reads it); a function from
-    parameter name to unit name; or lists of parameter names. Every parameter must fall into exactly one unit.
+    parameter name to unit name; or lists of parameter names. Every parameter must fall into exactly one unit. Of those
+    that fall into one, the frozen ones make a unit of their own: so what is kept and sent of them is exact.
     """
     _check_names(spec)
-    unit_of = _assignment(spec, policy)
+    unit_of = _apart(spec, _assignment(spec, policy))
     members: dict[str, list] = {}
     for param in spec.params:
         members.setdefault(unit_of[param.name], []).append(param)
@@ -62,10 +79,23 @@ def wrap(spec: ModelSpec, ranks: int, policy: Policy | None = None) -> Wrapping:
     if idle:
         unread = ", ".join(param.name for name in idle for param in members[name])
         raise ConfigError(f"no segment of the model reads {unread}: let one read it, or leave it out of the model")
+    units = tuple(flatten(name, params, ranks) for name, params in members.items())
+    trains = [tuple(u for u in each if not units[u].frozen) for each in used]
     segments = tuple(SegmentUse(i, segment.name, used[i],
-                                tuple(u for u in used[i] if not any(u in earlier for earlier in used[:i])))
+                                tuple(u for u in used[i] if not any(u in earlier for earlier in used[:i])),
+                                trains[i], any(trains[:i + 1]) or not units)
                      for i, segment in enumerate(spec.segments))
-    return Wrapping(tuple(flatten(name, params, ranks) for name, params in members.items()), segments)
+    return Wrapping(units, segments)
+
+
+def _apart(spec: ModelSpec, unit_of: dict[str, str]) -> dict[str, str]:
+    """The same with another unit for the frozen parameters of a unit that has others too. ConfigError where all are."""
+    trained = {unit_of[param.name] for param in spec.params if not param.frozen}
+    if spec.params and not trained:
+        raise ConfigError(f"all {len(spec.params)} parameters are frozen, so there is nothing to train: `freeze` fewer "
+                          "of them")
+    return {param.name: f"{unit_of[param.name]} frozen" if param.frozen and unit_of[param.name] in trained
+            else unit_of[param.name] for param in spec.params}
 
 
 def _assignment(spec: ModelSpec, policy: Policy | None) -> dict[str, str]:

@@ -129,9 +129,11 @@ class HeadSegment(Segment):
         x, stats = context
         del context
         shape, dy = dy.shape, dy.reshape(len(x), dy.shape[2])  # dlogits (n,V)
-        h = fn.layer_norm_again(x, stats, params["ln_f.weight"], params["ln_f.bias"], mem)
-        grads.add_matmul(self.output, dy.T, h, mem)  # logits = h @ output.T: doutput (V,C) = dlogits.T (V,n) @ h (n,C)
-        del h
+        if grads.wants(self.output):
+            h = fn.layer_norm_again(x, stats, params["ln_f.weight"], params["ln_f.bias"], mem)
+            # logits = h @ output.T: doutput (V,C) = dlogits.T (V,n) @ h (n,C)
+            grads.add_matmul(self.output, dy.T, h, mem)
+            del h
         dh = mem.empty(x.shape, x.dtype, ACTIVATION)
         fn.matmul(dy, params[self.output], dh, mem)  # dh (n,C) = dlogits (n,V) @ output (V,C)
         del dy

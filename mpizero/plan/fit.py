@@ -20,8 +20,8 @@ from mpizero.papers.compare import others
 from mpizero.papers.states import stage_bytes
 from mpizero.plan.memory import show_compare
 from mpizero.plan.options import (
-    DTYPES, Options, add_batch, add_model, add_optimizer, add_ranks, argument_type, batch_of, count, k_text, model_of,
-    optimizer_of, spelled_text, wrapped,
+    DTYPES, Options, add_batch, add_freeze, add_model, add_optimizer, add_ranks, argument_type, batch_of, count, k_text,
+    model_of, optimizer_of, spelled_text, wrapped,
 )
 from mpizero.plan.rates import RATES, add_machine, facts, gpu_of, machine_of, rates_text
 from mpizero.planner.fit import Row, rows
@@ -40,6 +40,7 @@ MEMORIES = {"device_memory": "device", "host_memory": "host", "nvme": "NVMe"}
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
     add_model(parser)
+    add_freeze(parser)
     add_ranks(parser)
     add_batch(parser)
     parser.add_argument("--accumulation", type=argument_type(count), default=1, metavar="A",
@@ -76,7 +77,7 @@ def answer(options: Options) -> dict[str, Any]:
     repeated = ("ranks", "ranks_per_host", "dtype", "reduce_dtype", "batch_size", "tokens", "accumulation", "recompute",
                 "fused_loss", "margin", *MEMORIES)
     result: dict[str, Any] = {
-        "model": question.model.name, "psi": question.model.spec.psi,
+        "model": question.model.name, "psi": question.model.spec.psi, "frozen_psi": question.model.spec.frozen_psi,
         **{name: getattr(question, name) for name in repeated}, "activations_of": _program(question),
         "terms": _terms(question), "attention_flops": question.model.gpt is not None,
         "optimizer": question.optimizer.name,
@@ -146,9 +147,10 @@ def _compared(question: Question, row: Row) -> dict[str, Any]:
 def show(answer: dict[str, Any]) -> str:
     memory = ", ".join(f"{words} {in_units(answer[key])}" for key, words in MEMORIES.items()
                        if answer[key] is not None)
+    frozen = f" ({answer['frozen_psi']:,} frozen)" if answer["frozen_psi"] else ""
     margin = (f"{100 * answer['margin']:g} % of a device ({in_units(answer['margin'] * answer['device_memory'])}) are "
               f"kept free, for {MARGIN_FOR}") if answer["margin"] else "no margin is kept free"
-    parts = [_wrapped(f"{answer['model']}, psi = {answer['psi']:,}"),
+    parts = [_wrapped(f"{answer['model']}, psi = {answer['psi']:,}{frozen}"),
              _wrapped(f"{counted(answer['ranks'], 'rank')}, {answer['ranks_per_host']:,} a host; {_precision(answer)}, "
                       f"{k_text(answer)}; {answer['tokens']:,} tokens x {answer['accumulation']} a rank and step; "
                       f"{memory}; {margin}"),

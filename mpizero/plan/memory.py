@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import argparse
 import textwrap
+from fractions import Fraction
 from typing import Any
 
-from mpizero.layout import MASTER, stored_states
+from mpizero.layout import MASTER, SHARDED, stored_states
 from mpizero.memory.kinds import ACTIVATION
 from mpizero.papers.activations import recompute_checkpoints, transformer_activations
 from mpizero.papers.compare import others
-from mpizero.papers.states import form_text, stage_bytes
+from mpizero.papers.states import form_text, plain, stage_bytes
 from mpizero.plan.options import (
     WIDTH, Options, add_batch, add_model, add_optimizer, add_step, batch_of, described, head, k_text, step_of, wrapped,
 )
@@ -64,16 +65,20 @@ def _states(plan: MemoryPlan) -> dict[str, Any]:
 
 
 def _formulas(step: Setup) -> dict[str, Any]:
-    """Of padded parameters; the paper's own counts none."""
+    """Of padded parameters; the paper's own counts none. Frozen ones are stored, and nothing else."""
     geometry, stage = step.geometry, step.settings.stage
     dtype, optimizer = geometry.dtype, geometry.optimizer
-    axis = "N" if geometry.replicas == 1 else "F"
+    frozen, ranks = step.wrapping.frozen_numel, "N" if geometry.replicas == 1 else "F"
+    unpadded = stage_bytes(step.wrapping.numel - frozen, stage, geometry.shards, dtype, geometry.sums, optimizer)
+    text = form_text(stage, dtype, ranks, geometry.sums, optimizer)
+    if frozen:
+        sharded = geometry.placement.params is SHARDED
+        unpadded += plain(Fraction(geometry.itemsize * frozen, geometry.shards if sharded else 1))
+        text += (f" of the psi that train, and {geometry.itemsize} psi{f'/{ranks}' if sharded else ''} of the "
+                 f"{frozen:,} that are frozen")
     return {"optimizer": optimizer.name, "optimizer_bytes": geometry.optimizer_bytes,
             "master_weights": MASTER in stored_states(optimizer, dtype),
-            "formula": formula_after_backward(geometry),
-            "formula_without_padding": stage_bytes(step.wrapping.numel, stage, geometry.shards, dtype, geometry.sums,
-                                                   optimizer),
-            "formula_text": form_text(stage, dtype, axis, geometry.sums, optimizer)}
+            "formula": formula_after_backward(geometry), "formula_without_padding": unpadded, "formula_text": text}
 
 
 def _activations(model: PlannedModel, step: Setup, batch: int) -> dict[str, Any] | None:

@@ -6,12 +6,12 @@ import argparse
 import re
 import textwrap
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, fields
+from dataclasses import asdict, fields, replace
 from typing import Any, TypeVar
 
 from mpizero.cli import FLAGS
 from mpizero.errors import ConfigError
-from mpizero.layout import ADAM, MASTER, OPTIMIZERS, OptimizerSpec, optimizer_spec, require_narrow
+from mpizero.layout import ADAM, MASTER, OPTIMIZERS, OptimizerSpec, freeze, optimizer_spec, require_narrow
 from mpizero.machine import LECTURE_TOKENS
 from mpizero.planner.model import UNITS, PlannedModel, blocks, flat, gpt, mlp
 from mpizero.quantities import parse_params
@@ -78,8 +78,19 @@ def add_model(parser: argparse.ArgumentParser, required: bool = True) -> None:
                         help="tokens of a sample; with --gpt: its positions (1024)")
 
 
+def add_freeze(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--freeze", default=[], **FLAGS["freeze"].metadata)
+
+
 def model_of(options: Options) -> PlannedModel:
     """What `add_model`'s flags name."""
+    model = _named_model(options)
+    # another number of units would have other names
+    patterns = options.get("freeze")
+    return replace(model, spec=freeze(model.spec, patterns), cut=None) if patterns else model
+
+
+def _named_model(options: Options) -> PlannedModel:
     if options["params"] is not None:
         return flat(options["params"], options["units"] or UNITS)
     if options["gpt"] is not None:
@@ -125,9 +136,11 @@ def batch_of(options: Options, model: PlannedModel) -> tuple[int, int]:
 def add_step(parser: argparse.ArgumentParser) -> None:
     """Ranks, and the flags of `mpizero.train` that shape a step."""
     add_ranks(parser)
+    add_freeze(parser)
     for name, field in FLAGS.items():
         if field.name in (*SETTINGS, *PRECISION):
-            parser.add_argument(f"--{name}", default=field.default, **field.metadata)
+            parser.add_argument(f"--{name}", default=getattr(StepSettings, field.name, field.default),
+                                **field.metadata)
 
 
 def add_optimizer(parser: argparse.ArgumentParser) -> None:
@@ -160,6 +173,7 @@ def described(model: PlannedModel, step: Setup) -> dict[str, Any]:
     """What was asked, for the head of an answer."""
     wrapping, geometry = step.wrapping, step.geometry
     return {"model": model.name, "psi": wrapping.numel, "padded_psi": wrapping.padded_numel,
+            "frozen_psi": wrapping.frozen_numel,
             "units": len(wrapping.units), "ranks": geometry.mesh.ranks, "replicas": geometry.replicas,
             **asdict(step.settings), "shard_size": geometry.shards, "dtype": geometry.dtype,
             "reduce_dtype": geometry.wire, "sum_dtype": geometry.sums}
@@ -171,10 +185,12 @@ def head(answer: Mapping[str, Any]) -> str:
              for name in SETTINGS if name not in ("stage", "shard_size")
              if answer[name] and (name, answer[name]) != ("accumulation", 1)]
     padding = answer["padded_psi"] - answer["psi"]
+    frozen = f" ({answer['frozen_psi']:,} frozen)" if answer["frozen_psi"] else ""
     mesh = f"{counted(answer['ranks'], 'rank')} = {answer['replicas']:,} x {answer['shard_size']:,} (replicas x shards)"
     return "\n".join([
         answer["model"],
-        f"psi = {answer['psi']:,} parameters in {counted(answer['units'], 'unit')}, {padding:,} elements of padding",
+        f"psi = {answer['psi']:,} parameters{frozen} in {counted(answer['units'], 'unit')}, {padding:,} elements of "
+        "padding",
         *wrapped(", ".join([f"stage {answer['stage']} in {precision(answer)}", mesh, *steps]))])
 
 

@@ -44,13 +44,15 @@ def _formulas(step: Setup, per_host: int) -> dict[str, dict[str, Any]]:
     """The papers' closed forms for one microbatch: name -> formula and bytes."""
     geometry, volume = step.geometry, step.strategy.volume
     world, model = geometry.mesh.ranks, geometry.itemsize * step.wrapping.padded_numel
-    words = f"{volume} M (F-1)/F + 2 M/F (R-1)/R, tied again"
+    frozen = step.wrapping.frozen_numel
+    ends = " of what trains, gathers" if frozen else ", tied again"
+    words = f"{volume} M (F-1)/F + 2 M/F (R-1)/R{ends}"
     sizes = formula_sizes(geometry.placement, volume, geometry.dtype, geometry.wire, geometry.sums)
     if {geometry.wire, geometry.sums} != {geometry.dtype}:
         words = (f"{'+'.join(map(str, sizes))} psi (F-1)/F + {geometry.wire_itemsize}+{geometry.sum_itemsize} psi/F "
-                 "(R-1)/R, tied again")
+                 f"(R-1)/R{ends}")
     found: dict[str, dict[str, Any]] = {"a step": {"formula": words, "bytes": formula_sent(geometry, volume)}}
-    if step.settings.stage == "3" and world % per_host == 0 and per_host < world:
+    if step.settings.stage == "3" and not frozen and world % per_host == 0 and per_host < world:
         hybrid, printed = (form(model, world, per_host) for form in (hybrid_sharding, hybrid_sharding_printed))
         found |= {
             "full sharding, between hosts": {"formula": "3 M (W-1)/W", "bytes": full_sharding(model, world)},

@@ -54,8 +54,8 @@ def machine_costs(model: PlannedModel, geometry: Geometry, machine: Machine, tok
 
     # whole gradients go round the shard group, or among replicas where nothing is sharded
     axis = Axis.SHARD if geometry.shards > 1 else Axis.REPLICATE
-    forward = [flops * tokens / machine.flops for flops in model.forward_flops]
-    return Costs(forward=forward, backward=[2 * seconds for seconds in forward],
+    return Costs(forward=[flops * tokens / machine.flops for flops in model.forward_flops],
+                 backward=[flops * tokens / machine.flops for flops in model.backward_flops],
                  all_gather=rings(map(Unshard, units)), reduce_scatter=rings(map(ReduceScatterGrad, units)),
                  all_reduce=rings([AllReduceGrad(unit, axis) for unit in units]),
                  all_reduce_shard=rings(map(AllReduceShard, units)),

@@ -171,22 +171,22 @@ class _Books:
                 return ACTIVATION, storage_bytes(storage, self.activations)
 
 
-def formula_after_backward(geometry: Geometry, psi: int | None = None) -> int | float:
-    """The closed form of ZeRO sec. 5 (4 psi + 12 psi/N, 2 psi + 14 psi/N, 16 psi/N); of padded psi unless given.
+def formula_after_backward(geometry: Geometry) -> int:
+    """The closed form of ZeRO sec. 5 (4 psi + 12 psi/N, 2 psi + 14 psi/N, 16 psi/N), of padded psi. Frozen parameters
+    are parameters alone: 2 psi, or 2 psi/N.
 
     With float32 sums it is 4 psi + 12 psi/N, 2 psi + 16 psi/N, 18 psi/N: stage 1 reduces later. Holds for one
     microbatch, or for gradients reduced after each (stage 1 then keeps an accumulated shard beside its
     whole gradient).
     """
-    psi = geometry.wrapping.padded_numel if psi is None else psi
+    wrapping = geometry.wrapping
+    trained = sum(wrapping.units[unit].padded_numel for unit in wrapping.trained)
 
-    def share(keep: Keep) -> int | float:
-        if keep is REPLICATED:
-            return psi
-        return psi // geometry.shards if psi % geometry.shards == 0 else psi / geometry.shards
+    def share(psi: int, keep: Keep) -> int:
+        return psi if keep is REPLICATED else psi // geometry.shards
 
     keep = geometry.placement
     reduced = keep.grads is keep.optim  # stage 1 reduces after backward, which makes whole gradients shards
     grad_itemsize = geometry.sum_itemsize if reduced else geometry.itemsize
-    return (geometry.itemsize * share(keep.params) + grad_itemsize * share(keep.grads)
-            + geometry.optimizer_bytes * share(keep.optim))
+    return (geometry.itemsize * share(wrapping.padded_numel, keep.params) + grad_itemsize * share(trained, keep.grads)
+            + geometry.optimizer_bytes * share(trained, keep.optim))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from mpizero.layout import ActivationBytes, ModelSpec, ParamSpec, SegmentSpec, wrap
@@ -57,19 +57,30 @@ class PlannedModel:
 
     @functools.cached_property
     def forward_flops(self) -> tuple[int, ...]:
-        """Operations per token of each segment's forward; a backward takes twice as many.
+        """Operations per token of each segment's forward.
 
         2 a parameter, of which a tied one counts where it is used last, as a lookup is free; and 4 context h for the
         scores of a block's attention and their sums (6 psi + 12 L h s a step: PaLM, arXiv:2204.02311, appendix B).
         """
-        last = {name: index for index, segment in enumerate(self.spec.segments) for name in segment.params}
-        sizes = [0] * len(self.spec.segments)
-        for param in self.spec.params:
-            sizes[last[param.name]] += 2 * param.numel
+        sizes = self._products(self.spec.params)
         if self.gpt is not None:
             for index in range(1, 1 + self.gpt.layers):
                 sizes[index] += 4 * self.gpt.context * self.gpt.d_model
         return tuple(sizes)
+
+    @functools.cached_property
+    def backward_flops(self) -> tuple[int, ...]:
+        """The same of a backward: twice those of the forward, but for frozen parameters no gradient is computed."""
+        frozen = self._products(param for param in self.spec.params if param.frozen)
+        return tuple(2 * forward - less for forward, less in zip(self.forward_flops, frozen, strict=True))
+
+    def _products(self, params: Iterable[ParamSpec]) -> list[int]:
+        """Of each segment, with those of `params` that it uses last."""
+        last = {name: index for index, segment in enumerate(self.spec.segments) for name in segment.params}
+        sizes = [0] * len(self.spec.segments)
+        for param in params:
+            sizes[last[param.name]] += 2 * param.numel
+        return sizes
 
     @property
     def largest_unit(self) -> int:

@@ -100,11 +100,12 @@ def estimate(question: Question, phases: Sequence[Load], sends: Sequence[Sequenc
 def _phase(question: Question, load: Load, sent: Iterable[Sent], geometry: Geometry, offload: Offload,
            moves: Mapping[str, float]) -> dict[str, float]:
     """Seconds that each resource is busy."""
-    machine, flops, mesh = question.machine, question.model.forward_flops, geometry.mesh
+    machine, model, mesh = question.machine, question.model, geometry.mesh
     busy: dict[str, float] = defaultdict(float)
-    for segments, times in ((load.forward, 1), (load.backward, 3 if question.recompute else 2)):
+    for segments, flops in ((load.forward, model.forward_flops), (load.backward, model.backward_flops),
+                            (load.backward if question.recompute else (), model.forward_flops)):
         if segments:
-            busy["compute"] += times * sum(flops[index] for index in segments) * question.tokens / machine.flops
+            busy["compute"] += sum(flops[index] for index in segments) * question.tokens / machine.flops
     if load.updated and offload.optim == "device":
         busy["memory"] += math.fsum(update_seconds(unit, geometry, machine) for unit in load.updated)
     elif load.updated:

@@ -90,15 +90,17 @@ def formula_sent(geometry: Geometry, volume: int) -> int:
     """Bytes a rank sends in a step of one microbatch: volume M (F-1)/F + 2 M/F (R-1)/R for M bytes of parameters.
 
     Where gradients have other sizes on the wire or as sums, `formula_sizes` stands for `volume` times M per parameter;
-    across replicas both of theirs do. M is padded. volume: 2 or 3, of the strategy (ZeRO sec. 7). A tied unit whose
-    parameters are sharded is gathered at each use: 2 M_u (F-1)/F more for each segment beyond the first.
+    across replicas both of theirs do. M is padded, of the parameters that train. volume: 2 or 3, of the strategy (ZeRO
+    sec. 7). Where parameters are sharded, a unit is gathered at each use: 2 M_u (F-1)/F more for each segment of a tied
+    one beyond the first; of a frozen one M_u (F-1)/F for each forward and each backward that reads it.
     """
     wrapping, shards, replicas = geometry.wrapping, geometry.shards, geometry.replicas
-    uses = [sum(unit in segment.units for segment in wrapping.segments) for unit in range(len(wrapping.units))]
-    again = 0
-    if geometry.placement.params is SHARDED:
-        again = sum((used - 1) * unit.padded_numel for used, unit in zip(uses, wrapping.units, strict=True))
+    trained = sum(wrapping.units[unit].padded_numel for unit in wrapping.trained)
     sizes = formula_sizes(geometry.placement, volume, geometry.dtype, geometry.wire, geometry.sums)
-    each, twice = sum(sizes), geometry.wire_itemsize + geometry.sum_itemsize
-    inside = (each * wrapping.padded_numel + 2 * geometry.itemsize * again) // shards * (shards - 1)
-    return inside + twice * (replicas - 1) * (wrapping.padded_numel // (shards * replicas))
+    inside = sum(sizes) * trained
+    if geometry.placement.params is SHARDED:
+        inside -= 2 * trained * geometry.itemsize  # a gather for forward and one for backward: counted where they are
+        inside += geometry.itemsize * sum((1 + segment.backward) * wrapping.units[unit].padded_numel
+                                          for segment in wrapping.segments for unit in segment.units)
+    across = (geometry.wire_itemsize + geometry.sum_itemsize) * (replicas - 1) * (trained // (shards * replicas))
+    return inside // shards * (shards - 1) + across

@@ -57,7 +57,9 @@ def trained(log: Log) -> Settings:
     """What of its settings decides about losses, but for the order of additions."""
     every = settings(log)
     found = {name: value for name, value in every.items() if name not in (*HOW, *SPLIT)}
-    if all(name in every for name in SPLIT):
+    if total := found.pop("global_batch", None):
+        found["samples in a step"] = total
+    elif all(name in every for name in SPLIT):
         found["samples in a step"] = math.prod(every[name] for name in SPLIT)
     return found | ({"data": log.run["data"]} if log.run is not None else {})
 

@@ -10,7 +10,7 @@ A *unit* is what is gathered (a FlatParameter), a *segment* what is computed; bo
     Forward(segment, mb)       + activations
     Loss(mb)                   + what its backward needs
     LossBackward(mb)           + gradient of the last output, - what Loss kept
-    Backward(segment, mb)      + whole gradient of its units, - activations
+    Backward(segment, mb)      + whole gradient of its units that train, - activations
     ReduceScatterGrad(unit)    + reduced gradient (a shard), - whole one   (n-1)/n, reduce-scatter
     AllReduceGrad(unit, axis)  whole gradient becomes the reduced one      2(n-1)/n, all-reduce
     AllReduceShard(unit)                                                   2(n-1)/n of the shard, all-reduce

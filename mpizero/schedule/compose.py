@@ -118,7 +118,6 @@ def set_up(spec: ModelSpec, ranks: int, settings: StepSettings = StepSettings(),
 def schedule(strategy: Strategy, geometry: Geometry, settings: StepSettings) -> Schedule:
     """The lists of `strategy`, through the passes that `settings` name. IllegalSchedule unless each is proven legal."""
     wrapping, mesh, limit = geometry.wrapping, geometry.mesh, settings.limit_all_gathers
-    units = len(wrapping.units)
 
     def passed(actions: Iterable[Action]) -> Actions:
         actions = passes.without_lone_collectives(actions, mesh)
@@ -128,13 +127,13 @@ def schedule(strategy: Strategy, geometry: Geometry, settings: StepSettings) -> 
         actions = passes.forward_prefetch(actions, settings.forward_prefetch)
         return passes.limit_all_gathers(actions, limit, wrapping.segments) if limit else actions
 
-    lists = Schedule(passed(accumulate(strategy, wrapping.segments, units, settings.accumulation, settings.no_sync)),
-                     passed(update(strategy, units)), list(zero_grad(units)),
-                     passed(passes.without_saving(evaluate(strategy, wrapping.segments))))
+    lists = Schedule(passed(accumulate(strategy, wrapping, settings.accumulation, settings.no_sync)),
+                     passed(update(strategy, wrapping)), list(zero_grad(wrapping)),
+                     passed(passes.without_saving(evaluate(strategy, wrapping))))
     step, skipped = lists.step(), lists.step(skipped=True)
     # two steps in a row: one may leave behind what only the next one shows
     for actions in ([*step, *step], [*skipped, *step], lists.evaluate):
         validate(actions, wrapping, strategy.placement, mesh, limit)
-    if units and all(effect_of(action, geometry).updates is None for action in lists.update):
+    if wrapping.units and all(effect_of(action, geometry).updates is None for action in lists.update):
         raise IllegalSchedule("the list of updates has none: the model would never learn")
     return lists

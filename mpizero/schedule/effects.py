@@ -110,7 +110,7 @@ def effect_of(action: Action, geometry: Geometry) -> Effect:
         case Reshard(unit):
             return Effect(frees=(v.whole(unit),))
         case Agree():
-            return Effect(reads=tuple(v.reduced(unit) for unit in range(len(geometry.wrapping.units))), agrees=True)
+            return Effect(reads=tuple(map(v.reduced, geometry.wrapping.trained)), agrees=True)
         case OptimStep(unit):
             return Effect(reads=(v.reduced(unit), v.states(unit)), during=(v.grad_fp32(unit),), updates=unit,
                           becomes=(v.whole(unit), v.part(unit)) if _updates_a_part(geometry) else None,
@@ -138,9 +138,10 @@ def _compute(action: LoadBatch | Forward | Loss | LossBackward | Backward, geome
         case LossBackward(mb):
             return Effect(reads=(v.saved(loss, mb),), makes=(v.dy(loss - 1, mb),), frees=(v.saved(loss, mb),))
         case Backward(segment, mb):
-            units, ends = segments[segment].units, (v.saved(segment, mb), v.dy(segment, mb))
-            return Effect(reads=(*map(v.whole, units), *ends), makes=(v.dy(segment - 1, mb),) if segment else (),
-                          adds=tuple(map(v.grad, units)), frees=ends, work=Work("backward", segment))
+            use, ends = segments[segment], (v.saved(segment, mb), v.dy(segment, mb))
+            goes_on = segment > 0 and segments[segment - 1].backward
+            return Effect(reads=(*map(v.whole, use.units), *ends), makes=(v.dy(segment - 1, mb),) if goes_on else (),
+                          adds=tuple(map(v.grad, use.trains)), frees=ends, work=Work("backward", segment))
         case _:
             assert_never(action)
 
@@ -188,8 +189,9 @@ def _updates_a_part(geometry: Geometry) -> bool:
 
 def resting(geometry: Geometry) -> frozenset[Value]:
     """What is there between steps."""
-    units = range(len(geometry.wrapping.units))
-    return frozenset([kept_params(unit, geometry) for unit in units] + [v.states(unit) for unit in units])
+    wrapping = geometry.wrapping
+    return frozenset([kept_params(unit, geometry) for unit in range(len(wrapping.units))]
+                     + [v.states(unit) for unit in wrapping.trained])
 
 
 # -- the flow: which values come and go, in the order in which storage is taken and given back ------------------------

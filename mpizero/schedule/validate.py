@@ -67,7 +67,8 @@ class _Checker:
 
     def __init__(self, geometry: Geometry, limit: int | None):
         self.geometry, self.limit, self.there = geometry, limit, set(resting(geometry))
-        self.version = {value: 0 for value in self.there if value.name is not Name.STATES}
+        # frozen parameters have none: they are never stale
+        self.version = {kept_params(unit, geometry): 0 for unit in geometry.wrapping.trained}
         self.newest = 0
         self.gradients: dict[Value, _Gradient] = {}
         self.counted: set[int] = set()  # microbatches whose loss counts in this step
@@ -119,7 +120,8 @@ class _Checker:
     def _note(self, change: Change) -> None:
         match change:
             case Made(Value(name=Name.WHOLE) as value):
-                self.version[value] = self.version[v.shard(value.index)]
+                if (shard := v.shard(value.index)) in self.version:
+                    self.version[value] = self.version[shard]
                 self.gathered += 1
                 self.most = max(self.most, self.gathered)
             case Freed(Value(name=Name.WHOLE)):

@@ -51,4 +51,4 @@ def test_eval_batches_cover_the_held_out_samples_in_step(eval_size, batch_size, 
 
 def test_what_lies_beyond_the_end_is_a_pad():
     assert until(np.arange(6, 12), 9).tolist() == [6, 7, 8, PAD, PAD, PAD]
-    assert until(np.arange(6, 12), None).tolist() == list(range(6, 12))
+    assert until(np.arange(6, 12), 12).tolist() == list(range(6, 12))

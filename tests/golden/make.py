@@ -15,6 +15,7 @@ Legend: n samples, T tokens, C width, V vocabulary.
 
 from __future__ import annotations
 
+import fnmatch
 import json
 import math
 from collections.abc import Iterator
@@ -36,7 +37,7 @@ FILE = Path(__file__).with_name("golden.json")
 STATES = ("exp_avg", "exp_avg_sq", "momentum_buffer")
 SAMPLES = 12  # of a microbatch on all ranks together: 12, 6, 4, 3 on each of 1, 2, 3, 4
 
-COMMON = {"dtype": "float16", "accumulation": 1, "clip": None, "seed": 0, "decay": "matrices"}
+COMMON = {"dtype": "float16", "accumulation": 1, "clip": None, "seed": 0, "decay": "matrices", "freeze": []}
 DEFAULTS: dict[str, dict[str, Any]] = {
     "mlp": COMMON | {"hidden": 96, "steps": 50, "warmup": 0, "optimizer": "adam"},
     "gpt": COMMON | {"layers": 4, "d_model": 128, "heads": 4, "context": 128, "steps": 300,
@@ -71,6 +72,8 @@ RUNS = {  # name -> fields of TrainConfig; what is left out has its default, the
     "gpt first gradient": GPT | {"steps": 1},
     "gpt": GPT | {"steps": 20, "clip": 1.0},
     "gpt accumulation": GPT | {"accumulation": 2, "lr": 0.01, "warmup": 2},
+    "mlp frozen": MLP | {"freeze": ["layers.0.*", "layers.2.weight", "layers.4.bias"], "clip": 1.3},
+    "gpt frozen": GPT | {"freeze": ["w?e.*", "h.0.*", "h.1.ln_2.*"], "weight_decay": 0.3, "accumulation": 2},
 }
 
 
@@ -90,6 +93,7 @@ class Settings:
     clip: float | None
     accumulation: int
     seed: int
+    freeze: list[str]
     sizes: dict[str, int]
 
 
@@ -186,17 +190,19 @@ def backward(run: Settings, params: Params, data: Dataset, step: int, scaler: to
         scaler.scale(summed / targets_in_step).backward()
         loss += summed.item() / targets_in_step
     for p in params.values():
-        p.grad = rounded(p.grad, run.dtype)
+        if p.requires_grad:
+            p.grad = rounded(p.grad, run.dtype)
     return loss
 
 
 def train(run: Settings) -> dict[str, Any]:
     """A record for each step; at the end elements of parameters and moments; of a single step the gradient."""
     params, data = inputs(run)
-    for p in params.values():
-        p.requires_grad_()
+    for name, p in params.items():
+        p.requires_grad_(not any(fnmatch.fnmatchcase(name, pattern) for pattern in run.freeze))
+    trained = [p for p in params.values() if p.requires_grad]
     kind = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW, "sgd": torch.optim.SGD}[run.optimizer]
-    groups = [{"params": [p for p in params.values() if (p.dim() > 1 or run.decay == "all") is shrunk],
+    groups = [{"params": [p for p in trained if (p.dim() > 1 or run.decay == "all") is shrunk],
                "weight_decay": run.weight_decay if shrunk else 0.0} for shrunk in (True, False)]
     optimizer = kind([group for group in groups if group["params"]], lr=run.lr, **run.hyper)
     scaler = torch.amp.GradScaler("cpu", enabled=run.dtype == "float16")
@@ -207,7 +213,7 @@ def train(run: Settings) -> dict[str, Any]:
         lr, scale = rate(run, updates), scaler.get_scale()
         loss = backward(run, params, data, step, scaler)
         scaler.unscale_(optimizer)
-        norm = torch.nn.utils.clip_grad_norm_(params.values(), math.inf if run.clip is None else run.clip).item()
+        norm = torch.nn.utils.clip_grad_norm_(trained, math.inf if run.clip is None else run.clip).item()
         for group in optimizer.param_groups:
             group["lr"] = lr
         scaler.step(optimizer)
@@ -245,7 +251,8 @@ def elements(array: torch.Tensor, at: list[int]) -> list[float]:
 
 
 def state(name: str, p: torch.Tensor, kept: dict[str, torch.Tensor]) -> dict[str, list]:
-    """The elements of the flat parameter that stand where `at` says, and what the optimizer keeps of them."""
+    """The elements of the flat parameter that stand where `at` says, and what the optimizer keeps of them: nothing if
+    it is frozen."""
     at = places(name, p.numel(), 8)
     buffers = {"master": p, **{key: kept[key] for key in STATES if kept.get(key) is not None}}
     return {"at": at} | {name: elements(buffer, at) for name, buffer in buffers.items()}

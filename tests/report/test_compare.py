@@ -42,6 +42,14 @@ def apart(log: Log, **steps: float) -> Log:
     return replace(log, steps=rows)
 
 
+def test_a_global_batch_is_what_a_step_takes():
+    """Whatever ranks and microbatches make of it."""
+    logs = [log("2"), log("2", ranks=2), log("2", ranks=2)]
+    for other, total in zip(logs[1:], (64, 37), strict=True):
+        other.run["settings"]["global_batch"] = total
+    assert [run.differs for run in compare(logs)] == ["", "", "samples in a step is 37, not 64"]
+
+
 def test_names_are_the_settings_that_differ(stages):
     assert names(stages) == ["stage 0", "stage 1", "stage 2", "stage 3"]
     assert names([log("2"), log("3"), log("3", shards=2)]) == ["stage 2", "stage 3", "stage 3, shard size 2"]

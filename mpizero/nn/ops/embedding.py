@@ -46,15 +46,20 @@ def embedding_backward(tokens: Array, dy: Array, grads: Gradients, mem: Allocato
     tokens (B,T), dy (B,T,C) -> adds dwte (V,C) and dwpe (context,C) into `grads`.
     """
     batch, length, width = dy.shape
-    work = compute_dtype(dy.dtype)
-    total = mem.empty((length, width), work, WORKSPACE)
+    if grads.wants("wpe.weight"):
+        _add_over_batch(dy, grads.zeroed("wpe.weight")[:length], mem)  # dwpe[t] = sum over B of dy[:, t]
+    if grads.wants("wte.weight"):
+        scatter_add(tokens.reshape(-1), dy.reshape(batch * length, width), grads.zeroed("wte.weight"), mem)
+
+
+def _add_over_batch(dy: Array, out: Array, mem: Allocator) -> None:
+    """out (T,C) += sum over B of dy (B,T,C)."""
+    total = mem.empty(dy.shape[1:], compute_dtype(dy.dtype), WORKSPACE)
     total.fill(0)
-    buffer = staging(dy[0] if batch else total, length, mem)
-    for sample in range(batch):
-        total += read(dy[sample], buffer, mem)
-    add_rows(grads.zeroed("wpe.weight")[:length], total, mem)  # dwpe[t] = sum over B of dy[:, t]
-    del total, buffer
-    scatter_add(tokens.reshape(-1), dy.reshape(batch * length, width), grads.zeroed("wte.weight"), mem)
+    buffer = staging(dy[0] if len(dy) else total, len(total), mem)
+    for sample in dy:
+        total += read(sample, buffer, mem)
+    add_rows(out, total, mem)
 
 
 def scatter_add(index: Array, values: Array, out: Array, mem: Allocator) -> None:

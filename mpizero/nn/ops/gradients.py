@@ -15,6 +15,7 @@ from mpizero.nn.ops.casts import cast
 from mpizero.nn.ops.matmul import matmul, tiles
 
 UNCOUNTED = Uncounted()
+NONE: Mapping[str, tuple[int, ...]] = {}
 
 
 @final
@@ -24,21 +25,29 @@ class Gradients:
     views: parameter name -> view, with the parameter's shape, in any floating dtype.
     written: the names whose view holds something already. The first contribution of the others is stored, not added, so
     that a gradient needs no zero fill. Kept by the unit, which clears it when the gradient has been reduced.
+    frozen: parameter name -> shape of those that get no gradient; what is added for them goes nowhere.
     Each contribution is added in the compute dtype and rounded once into the view.
     """
 
-    def __init__(self, views: Mapping[str, Array], written: set[str]):
-        self.views, self.written = views, written
+    def __init__(self, views: Mapping[str, Array], written: set[str], frozen: Mapping[str, tuple[int, ...]] = NONE):
+        self.views, self.written, self.frozen = views, written, frozen
+
+    def wants(self, *names: str) -> bool:
+        """Whether one of these parameters gets a gradient: else a backward need not compute it."""
+        return not all(name in self.frozen for name in names)
 
     def add(self, name: str, value: Array, mem: Allocator = UNCOUNTED) -> None:
         """view = round(view + value). value: the parameter's shape.
 
         Without `mem`, temporaries, blocks at most, are not counted.
         """
-        view = self.views[name]
-        if value.shape != view.shape:  # NumPy would repeat it
+        shape = self.frozen[name] if name in self.frozen else self.views[name].shape
+        if value.shape != shape:  # NumPy would repeat it
             raise ConfigError(f"a gradient of shape {value.shape} was added for parameter {name}, whose shape is "
-                              f"{view.shape}: a backward must give one of that shape")
+                              f"{shape}: a backward must give one of that shape")
+        if name in self.frozen:
+            return
+        view = self.views[name]
         if name not in self.written:
             cast(value, view, mem)
         else:
@@ -48,8 +57,10 @@ class Gradients:
     def add_matmul(self, name: str, a: Array, b: Array, mem: Allocator) -> None:
         """view = round(view + a @ b). a (p,q), b (q,r), view (p,r).
 
-        One product, no temporary where the view is written first.
+        One product, no temporary where the view is written first; none for a frozen parameter.
         """
+        if name in self.frozen:
+            return
         view = self.views[name]
         if name not in self.written:
             matmul(a, b, view, mem)
@@ -59,7 +70,10 @@ class Gradients:
         self.written.add(name)
 
     def zeroed(self, name: str) -> Array:
-        """The view itself, for adding into some of its rows: filled with zeros if nothing was there."""
+        """The view itself, for adding into some of its rows: filled with zeros if nothing was there. Of a frozen
+        parameter an array that nobody reads: ask `wants` first."""
+        if name in self.frozen:
+            return np.zeros(self.frozen[name], np.float32)
         view = self.views[name]
         if name not in self.written:
             view.fill(0)

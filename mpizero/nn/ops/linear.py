@@ -65,7 +65,8 @@ def linear_backward(x: Array, dy: Array, params: Mapping[str, Array], name: str,
 def linear_backward_params(x: Array, dy: Array, name: str, grads: Gradients, mem: Allocator) -> None:
     """The part of `linear_backward` that is left where x is data."""
     grads.add_matmul(name + ".weight", x.T, dy, mem)  # dweight (K,M) = x.T (K,n) @ dy (n,M)
-    grads.add(name + ".bias", column_sums(dy, mem))  # dbias (M,) = sum over rows of dy (n,M)
+    if grads.wants(name + ".bias"):
+        grads.add(name + ".bias", column_sums(dy, mem))  # dbias (M,) = sum over rows of dy (n,M)
 
 
 def column_sums(x: Array, mem: Allocator) -> Array:
