@@ -65,7 +65,7 @@ def test_what_decays_of_a_slice(shapes, decays, ranks, data):
 def test_rules_of_decay():
     """Matrices, or all; a parameter that says itself keeps to it."""
     spec = ModelSpec((ParamSpec("w", (2, 3)), ParamSpec("b", (3,)), ParamSpec("s", ()), ParamSpec("k", (2, 3, 4)),
-                      ParamSpec("no", (2, 3), False), ParamSpec("yes", (3,), True)), ())
+                      ParamSpec("no", (2, 3), decay=False), ParamSpec("yes", (3,), decay=True)), ())
     assert [param.decay for param in with_decay(spec, "matrices").params] == [True, False, False, True, False, True]
     assert [param.decay for param in with_decay(spec, "all").params] == [True, True, True, True, False, True]
     with pytest.raises(ConfigError, match="`decay` 'some' is none of matrices, all: use one of these"):

@@ -10,6 +10,7 @@ from mpizero.machine import Machine
 from mpizero.plan.__main__ import main
 from mpizero.planner import formula_after_backward, formula_sent, plan_memory, plan_traffic, sent_bytes
 from mpizero.planner.costs import machine_costs
+from mpizero.planner.model import PlannedModel
 from mpizero.planner.seconds import loads
 from mpizero.schedule import STRATEGIES
 from tests.schedule.toys import chain, setup, tied
@@ -40,8 +41,7 @@ def test_numbers_by_hand():
 
 
 def test_seconds_of_a_backward_are_those_of_the_inputs_gradient_where_nothing_trains():
-    machine = Machine()
-    plain, frozen = (machine_costs(setup("3", spec, 4).geometry, machine, 10)
+    plain, frozen = (machine_costs(PlannedModel("chain", spec), setup("3", spec, 4).geometry, Machine(), 10, 8)
                      for spec in (chain(SIZES), freeze(chain(SIZES), ["p1"])))
     assert frozen.forward == plain.forward and frozen.backward[0] == plain.backward[0]
     assert frozen.backward[1] == plain.backward[1] / 2 == frozen.forward[1]
