@@ -107,30 +107,35 @@ def _others(best: Row, table: Sequence[Row], fitting: Sequence[Row]) -> str:
 
 def _less_waiting(question: Question, best: Row) -> str:
     """What more samples would do, where a step waits for links and has room."""
-    if best.exposed_seconds < WAITING * best.seconds:
+    if not _waits_long(best):
         return ""
     text = f"A step waits for {best.exposed_seconds / best.seconds:.0%} of its time"
     if question.table is None:
         return f"{text}: more tokens in a microbatch would hide more of it"
-    found, batch = None, question.batch_size
-    while (batch := 2 * batch) <= MOST_SAMPLES * question.batch_size:
-        more = replace(question.batch(batch), shard_size=best.shard_size if best.stage != "0" else None)
-        row = best_size(more, best.stage, next(each for each in offloads(best.stage) if each.name == best.offload))
-        if not row.might_fit:
-            break
+    found = None
+    batch = question.batch_size
+    while (batch := 2 * batch) <= MOST_SAMPLES * question.batch_size and (row := _fitting(question, best, batch)):
         found = batch, row
+        if not _waits_long(row):
+            break
     if found is None:
-        return f"{text}, and a larger batch does not fit: {_to_spare(question)}would make room for one"
+        again = not question.recompute and _fitting(replace(question, recompute=True), best, 2 * question.batch_size)
+        return f"{text}, and a larger batch does not fit" + (", but does with `recompute`" if again else "")
     batch, row = found
     times = batch // question.batch_size
     return (f"{text}: `batch_size` {batch} fits too, and takes {seconds(row.seconds)} s for {times} times as many "
             f"samples, {row.exposed_seconds / row.seconds:.0%} of it waiting")
 
 
-def _to_spare(question: Question) -> str:
-    """Flags that take less memory, as far as they are not set."""
-    ways = ["`recompute`"] * (not question.recompute) + ["more `ranks`"]
-    return " or ".join(ways) + " "
+def _waits_long(row: Row) -> bool:
+    return row.exposed_seconds >= WAITING * row.seconds
+
+
+def _fitting(question: Question, best: Row, batch: int) -> Row | None:
+    """The row of the same stage and offload with another batch, if it fits."""
+    offload = next(each for each in offloads(best.stage) if each.name == best.offload)
+    row = best_size(question.batch(batch), best.stage, offload)
+    return row if row.might_fit else None
 
 
 def seconds(value: float) -> str:

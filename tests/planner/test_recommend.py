@@ -23,6 +23,7 @@ SLOW = replace(ASK, tokens=2048, machine=replace(ASK.machine, inter_bandwidth=12
 LONG = replace(ASK, model=gpt(12, 8192, 64, 128_256, context=32_768), activations=None, ranks=512, recompute=True,
                device_memory=50 * GB, host_memory=0, nvme=0).batch(1)
 TEXTS = replace(ASK, model=gpt(40, 5120, 40, 32_000, context=4096), activations=None, batch_size=4)
+FAR = replace(TEXTS, machine=replace(ASK.machine, inter_bandwidth=3e9, all_nics=True), margin=0.05).batch(2)
 
 
 def advice(question):
@@ -47,6 +48,8 @@ def advice(question):
         "with offload cpu+params", "Faster, but without room: stage 0, stage 3"]),
     (replace(TEXTS, program="mpizero"), ["stage 3: 2.87 s", "7.4 GB of the device left", "Nothing else fits"]),
     (replace(TEXTS, margin=0.05), ["nothing fits", "a rank needs 115 GB and has 76 GB", "`recompute`; `batch_size` 2"]),
+    (replace(FAR, recompute=True), ["`batch_size` 4 fits too, and takes 3.85 s for 2 times as many samples, 0% of it"]),
+    (FAR, ["A step waits for 56% of its time, and a larger batch does not fit, but does with `recompute`"]),
     (TEXTS.batch(2), ["In one shard group of"]),
     (LONG, ["nothing fits", "would do: `fused_loss`;"]),
     (replace(LONG, recompute=False), ["would do: `recompute` with `fused_loss`;"]),
