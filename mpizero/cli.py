@@ -36,9 +36,9 @@ GROUPS = {
                                       "backward-prefetch forward-prefetch keep-last-unit limit-all-gathers",
     "precision and optimizer": "dtype reduce-dtype sum-dtype loss-scale growth-interval no-master-weights optimizer "
                                "lr warmup momentum betas weight-decay decay clip",
-    "the run": "steps epochs seed device-memory check-replicas",
+    "the run": "steps epochs seed device-memory check-replicas eval-every",
     "checkpoints": "save save-every keep resume",
-    "what is printed and written": "print-actions log log-every log-format json",
+    "what is printed and written": "print-actions log log-every log-format tensorboard json",
 }
 DTYPES = {"fp16": "float16", "half": "float16", "bf16": "bfloat16", "fp32": "float32", "float": "float32"}
 ALIASES = dict.fromkeys(("dtype", "reduce-dtype", "sum-dtype"), DTYPES)

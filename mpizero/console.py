@@ -97,6 +97,7 @@ class StepLines:
         now = (f"mem {in_units(record.peak_bytes)}", f"sent {in_units(record.sent_bytes)}", *scale)
         parts += [text for text in now if text not in self.told]
         self.told = now
+        parts += [] if record.eval_loss is None else [f"held-out loss {record.eval_loss:.4f}"]
         left = (self.total - record.step - 1) * self.seconds / max(self.steps, 1)
         if self.seconds + left > LONG and left > 0:
             parts.append(f"{duration(left)} left")
@@ -108,7 +109,9 @@ def key_values(record: StepRecord, what: str) -> str:
     return (f"step={record.step:<4d} loss={record.loss:.6f} grad_norm={record.grad_norm:.4e} lr={record.lr:.3e} "
             f"loss_scale={record.loss_scale:g} skipped={int(record.skipped)} {what}_per_s={record.per_second:.0f} "
             f"seconds={record.seconds:.6f} live_bytes={record.live_bytes} peak_bytes={record.peak_bytes} "
-            f"sent_bytes={record.sent_bytes}")
+            f"sent_bytes={record.sent_bytes}"
+            + "".join(f" {part}_s={seconds:.6f}" for part, seconds in record.seconds_by.items())
+            + ("" if record.eval_loss is None else f" eval_loss={record.eval_loss:.6f}"))
 
 
 def _folded(parts: Sequence[str]) -> str:
@@ -128,6 +131,16 @@ def duration(seconds: float) -> str:
     if seconds < 99.5:
         return f"{seconds:.2g} s" if seconds < 9.95 else f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 5970 else f"{seconds / 3600:.1f} h"
+
+
+def shares(ranks: Sequence[Mapping[str, float]]) -> str:
+    """Where the time of the steps went: `compute 61 %, update 3 %, ...`. ranks: of each the seconds by part."""
+    totals = {part: sum(rank[part] for rank in ranks) for part in ranks[0]}
+    seconds = sum(totals.values())
+    if not seconds:
+        return ""
+    parts = ", ".join(f"{part} {100 * share / seconds:.0f} %" for part, share in totals.items())
+    return wrapped(f"of the steps' time, mean of ranks: {parts}")
 
 
 # -- the proof --------------------------------------------------------------------------------------------------------

@@ -22,7 +22,7 @@ from mpizero.cli import (
     write_json,
 )
 from mpizero.comm import barrier, run_main, start
-from mpizero.console import StepLines, duration, header, key_values, proof
+from mpizero.console import StepLines, duration, header, key_values, proof, shares
 from mpizero.engine.gather import gather_data
 from mpizero.engine.job import Job, prepare
 from mpizero.engine.summary import summarise
@@ -32,6 +32,7 @@ from mpizero.engine.verdict import verdict
 from mpizero.interrupt import noted
 from mpizero.runlog import RunLog, begin_log, make_folder, new_id
 from mpizero.schedule import show
+from mpizero.tensorboard import EventFile
 from mpizero.text import counted
 
 EXAMPLE = """examples:
@@ -52,13 +53,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     with noted() as stop:
         checkpoints = begin_checkpoints(prepare(config, world), run)
         job = checkpoints.job
-        log = on_rank_0(world, lambda: _open_outputs(job, run, words))
+        log, events = on_rank_0(world, lambda: _open_outputs(job, run, words)) or (None, None)
         say = printer(world.rank)
         say("\n".join([header(job), *map(as_flags, checkpoints.said)]))
         if config.print_actions:
             say("\n".join(show(action) for action in job.lists.step()))
-        summary = _train(checkpoints, run, log, stop)
-        say(f"{ending(job, summary)}\n\n{proof(summary)}")
+        summary = _train(checkpoints, run, log, events, stop)
+        say(f"{ending(job, summary)}\n{shares(summary['seconds_by'])}\n\n{proof(summary)}")
         if log is not None:
             say(f"\nwrote {', '.join(log.files)} into {log.folder}\n"
                 f"report: python -m mpizero.report {shlex.quote(str(log.folder))}")
@@ -68,14 +69,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     return exit_status(summary)
 
 
-def _train(checkpoints: Checkpoints, run: str, log: RunLog | None, stop: Callable[[], int]) -> dict[str, Any]:
+def _train(checkpoints: Checkpoints, run: str, log: RunLog | None, events: EventFile | None,
+           stop: Callable[[], int]) -> dict[str, Any]:
     """All steps, and the files; the summary."""
     job = checkpoints.job
-    lines = StepLines(job.settings.steps, job.task.target)
-    progress = run_steps(job, lambda record: _tell(job, record, lines, log, checkpoints.after_step()), stop=stop)
+    lines, files = StepLines(job.settings.steps, job.task.target), [file for file in (log, events) if file is not None]
+    progress = run_steps(job, lambda record: _tell(job, record, lines, files, checkpoints.after_step()), stop=stop)
     checkpoints.save()
     if progress.records and not _told(job, progress.records[-1]):
-        _tell(job, progress.records[-1], lines, log, last=True)
+        _tell(job, progress.records[-1], lines, files, last=True)
+    if events is not None:
+        events.end()
     summary = {"run": run, **summarise(job, progress), "checkpoints": checkpoints.facts()}
     traced = trace(job, *progress.traced) if progress.traced else None
     if log is not None:
@@ -105,11 +109,12 @@ def ending(job: Job, summary: dict[str, Any]) -> str:
 
 
 def _told(job: Job, record: StepRecord) -> bool:
-    """Whether the step has a line of itself: the first, and every K-th. The last one gets it in the end."""
-    return record.step % job.config.log_every == 0
+    """Whether the step has a line of itself: the first, every K-th, and where the held-out loss is told. The last one
+    gets it in the end."""
+    return record.step % job.config.log_every == 0 or record.eval_loss is not None
 
 
-def _tell(job: Job, record: StepRecord, lines: StepLines, log: RunLog | None, saved: str = "",
+def _tell(job: Job, record: StepRecord, lines: StepLines, files: Sequence[RunLog | EventFile], saved: str = "",
           last: bool = False) -> None:
     """Rank 0 prints the step and what was saved after it, moves the bar and writes the log."""
     if job.world.rank:
@@ -128,22 +133,21 @@ def _tell(job: Job, record: StepRecord, lines: StepLines, log: RunLog | None, sa
         done = 40 * (record.step + 1) // total
         sys.stderr.write(f"[{'#' * done:<40}] {record.step + 1}/{total}" if record.step + 1 < total else "")
         sys.stderr.flush()
-    if told and log is not None:
-        log.append(record)
+    if told:
+        for file in files:
+            file.append(record)
 
 
-def _open_outputs(job: Job, run: str, words: Sequence[str]) -> RunLog | None:
-    """The log, if there is one. Before training, so that a wrong path shows at once."""
+def _open_outputs(job: Job, run: str, words: Sequence[str]) -> tuple[RunLog | None, EventFile | None]:
+    """The log and the event file, if there are some. Before training, so that a wrong path shows at once."""
     config = job.config
     if config.log is not None:
         make_folder(config.log)
     check_writable("--json", config.json)  # which may lie in that folder
-    if config.log is None:
-        return None
-    log = begin_log(config.log, run, ["mpizero.train", *words], job)
-    if log.older is not None:
+    log = None if config.log is None else begin_log(config.log, run, ["mpizero.train", *words], job)
+    if log is not None and log.older is not None:
         tell(f"results of an older run moved to {log.older}")
-    return log
+    return log, None if config.tensorboard is None else EventFile(config.tensorboard)
 
 
 if __name__ == "__main__":

@@ -5,13 +5,24 @@ from __future__ import annotations
 import pytest
 
 from mpizero import console
-from mpizero.console import StepLines, duration, key_values, proof
+from mpizero.console import StepLines, duration, key_values, proof, shares
 from mpizero.engine.trainer import StepRecord
 from mpizero.text import numbers, precision
 from tests.report.sample import sample
 
 RECORD = StepRecord(step=11, loss=1.74951, grad_norm=2.9412, lr=8.1e-3, loss_scale=1.0, skipped=False, seconds=0.023,
                     per_second=2782.6, live_bytes=1, peak_bytes=322_040, sent_bytes=97_968)
+
+
+def test_held_out_loss_is_told_where_there_is_one():
+    assert "held-out" not in StepLines(100, "sample").line(RECORD)
+    assert "  held-out loss 2.2500" in StepLines(100, "sample").line(changed(eval_loss=2.25))
+
+
+def test_where_the_time_went():
+    ranks = [{"compute": 3.0, "waiting": 1.0}, {"compute": 3.0, "waiting": 3.0}]
+    assert shares(ranks) == "of the steps' time, mean of ranks: compute 60 %, waiting 40 %"
+    assert shares([{}]) == ""
 
 
 def changed(**what) -> StepRecord:
@@ -51,8 +62,11 @@ def test_a_narrow_terminal_gets_a_second_line(monkeypatch):
 
 
 def test_every_field_for_machines():
-    pairs = dict(word.split("=") for word in key_values(RECORD, "samples").split())
-    assert pairs.keys() == vars(RECORD).keys() - {"per_second"} | {"samples_per_s"} and pairs["step"] == "11"
+    record = changed(seconds_by={"compute": 0.5, "rest": 0.25}, eval_loss=2.25)
+    pairs = dict(word.split("=") for word in key_values(record, "samples").split())
+    parts = {"samples_per_s", "compute_s", "rest_s"}
+    assert pairs.keys() == vars(RECORD).keys() - {"per_second", "seconds_by"} | parts and pairs["step"] == "11"
+    assert (pairs["compute_s"], pairs["eval_loss"]) == ("0.500000", "2.250000")
 
 
 @pytest.mark.parametrize(("seconds", "text"), [

@@ -100,9 +100,11 @@ def _drive(channel: Channel, steps: ring.Steps) -> None:
     """Run a ring to its end, waiting at each step, and write its record."""
     log = channel.group.log
     sent = between = received = messages = 0
-    begin = time.perf_counter()
+    begin, waited = time.perf_counter(), 0.0
     for requests in steps:
         _wait(channel, requests)
+        if requests.bytes_received and not received:
+            waited = time.perf_counter() - begin
         sent += requests.bytes_sent
         between += requests.bytes_between
         received += requests.bytes_received
@@ -113,7 +115,7 @@ def _drive(channel: Channel, steps: ring.Steps) -> None:
     seconds = time.perf_counter() - begin
     log.append(Record(channel.op, channel.unit, channel.phase, channel.group.name, channel.dtype, channel.numel,
                       sent, received, messages, seconds, begin, tuple(channel.sends), tuple(channel.arrivals),
-                      between))
+                      between, waited))
 
 
 def _wait(channel: Channel, requests: Requests) -> None:

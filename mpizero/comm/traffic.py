@@ -27,7 +27,7 @@ class Record:
 
     Bytes are payload; messages are those really sent; seconds are from call to return.
     begin_s: perf_counter at the call. sends, arrivals: each message, where the log is `timed`. bytes_between: of the
-    bytes sent, those that left the host.
+    bytes sent, those that left the host. waited: seconds until the first message was there.
     """
 
     op: str
@@ -44,6 +44,7 @@ class Record:
     sends: tuple[Message, ...] = ()
     arrivals: tuple[Message, ...] = ()
     bytes_between: int = 0
+    waited: float = 0.0
 
 
 @final

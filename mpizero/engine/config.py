@@ -72,6 +72,7 @@ class Settings:
     checkpoints: CheckpointSettings = CheckpointSettings()
     global_batch: int | None = None
     freeze: str | None = None
+    eval_every: int = 0
 
     def samples(self, ranks: int) -> int:
         """How many a step takes, on all ranks together."""
@@ -153,6 +154,8 @@ class TrainConfig:
                                         metavar="SIZE")
     check_replicas: int = _option(0, "every K steps compare checksums of what ranks must keep alike (0: never)",
                                   type=int, metavar="K")
+    eval_every: int = _option(0, "every K steps compute the held-out loss, as after the last (0: never)", type=int,
+                              metavar="K")
     save: str | None = _option(None, "save checkpoints into this folder: at the end, and where a signal ends the run",
                                metavar="DIR")
     save_every: int | None = _option(None, "and every K steps (no)", type=int, metavar="K")
@@ -166,6 +169,8 @@ class TrainConfig:
     log_every: int = _option(1, "print and log every K-th step, and the last (1)", type=int, metavar="K")
     log_format: str = _option("text", "lines of steps on the terminal: text for people, kv for grep (text)",
                               choices=["text", "kv"])
+    tensorboard: str | None = _option(None, "write TensorBoard's event files into this folder, a step at a time",
+                                      metavar="DIR")
     json: str | None = _option(None, "write the summary to this file", metavar="FILE")
 
     @property
@@ -203,7 +208,8 @@ class TrainConfig:
                         optim, self.dtype, wire, sums, chosen["loss_scale"], chosen["growth_interval"], self.data,
                         batch_size, chosen["steps"], self.seed, memory, self.check_replicas, self.epochs,
                         checkpoints=CheckpointSettings(self.save, self.save_every, self.keep, self.resume),
-                        global_batch=self.global_batch, freeze=" ".join(self.freeze) or None)
+                        global_batch=self.global_batch, freeze=" ".join(self.freeze) or None,
+                        eval_every=self.eval_every)
 
     def _divided(self, ranks: int | None) -> tuple[int, StepSettings]:
         """Samples of a rank in a microbatch, and the settings of a step, in which microbatches are counted: as few as
@@ -278,7 +284,8 @@ class TrainConfig:
             require_narrow(self.dtype)
 
     def _check_paths(self) -> None:
-        for name, what in (("log", "folder"), ("json", "file"), ("save", "folder"), ("resume", "checkpoint")):
+        for name, what in (("log", "folder"), ("json", "file"), ("save", "folder"), ("resume", "checkpoint"),
+                           ("tensorboard", "folder")):
             if getattr(self, name) == "":
                 raise ConfigError(f"`{name}` is empty: name a {what}, or leave it out")
         for name in ("save_every", "keep"):
@@ -297,7 +304,7 @@ _POSITIVE: tuple[Callable[[float], bool], str] = (lambda value: value > 0, "abov
 RULES: Mapping[str, tuple[Callable[[float], bool], str]] = {
     **{name: _at_least(1) for name in (*SIZES, "batch_size", "global_batch", "log_every", "save_every", "keep",
                                        *SCALER)},
-    **{name: _at_least(0) for name in ("steps", "warmup", "weight_decay", "check_replicas", "seed")},
+    **{name: _at_least(0) for name in ("steps", "warmup", "weight_decay", "check_replicas", "eval_every", "seed")},
     "epochs": _POSITIVE,
     "lr": _POSITIVE,
     "clip": _POSITIVE,

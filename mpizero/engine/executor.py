@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -80,6 +81,7 @@ class Executor:
         self._names: dict[Action, tuple[str, str]] = {}  # text and label of actions met before: each comes every step
         self.after_backward: dict[str, int] = {}  # live bytes by kind when the last backward had ended
         self.timeline: list[ActionRecord] | None = None  # set to [] to record every action
+        self.spent: dict[type, float] = defaultdict(float)  # seconds by kind of action, since somebody cleared it
         self.phase = "start"
         self._batch: Callable[[int], Batch] | None = None
         self._agreement: Callable[[LossSum], Agreed] | None = None
@@ -111,8 +113,10 @@ class Executor:
         self.ledger.at(text, label)
         begin = time.perf_counter()
         execute(self, action)
+        end = time.perf_counter()
+        self.spent[type(action)] += end - begin
         if self.timeline is not None:
-            self.timeline.append(ActionRecord(action, text, label, self.phase, begin, time.perf_counter(),
+            self.timeline.append(ActionRecord(action, text, label, self.phase, begin, end,
                                               dict(self.ledger.live), self.ledger.action_peak_bytes,
                                               self.ledger.action_peak_live))
 

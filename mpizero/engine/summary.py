@@ -33,12 +33,12 @@ def summarise(job: Job, progress: Progress) -> dict[str, Any]:
     """The summary of `--json`. Collective: call it on every rank; all get the same. Evaluates the held-out loss, unless
     a signal has ended the steps: then there is little time."""
     memory, traffic = _memory(job, progress), _traffic(job, progress)  # before evaluation adds to peaks and log
-    eval_loss = None if progress.signal else evaluate_loss(job)
+    eval_loss = None if progress.signal else _held_out(job, progress)
     mismatches = compare_replicas(job.world, job.state.units)
     names = [MASTER.name, *(state.name for state in job.optimizer.spec.states)]
     digests = {name: sha256(job.task.model.spec, job.state.units, name) for name in names}
     memory |= _device_peak(job.ledger)  # now that nothing more needs the device
-    ranks = gather_data(job.world, [memory, traffic])
+    ranks = gather_data(job.world, [memory, traffic, progress.seconds_by])
     settings = job.settings
     return {
         "interrupted": progress.signal != 0,
@@ -60,14 +60,23 @@ def summarise(job: Job, progress: Progress) -> dict[str, Any]:
         "units": [unit.numel for unit in job.wrapping.units],
         "seconds": sum(record.seconds for record in progress.records),
         "per_second": _per_second(progress),
+        "seconds_by": [rank[2] for rank in ranks],
         "losses": [record.loss for record in progress.records],
         "eval_loss": eval_loss,
+        "eval_losses": [[record.step + 1, record.eval_loss] for record in progress.records
+                        if record.eval_loss is not None],
         "skipped_steps": progress.skipped,
         "weights_sha256": digests.pop(MASTER.name),
         **{f"{name}_sha256": digest for name, digest in digests.items()},
         "replicas_equal": not mismatches, "mismatches": [str(mismatch) for mismatch in mismatches],
         "memory": [rank[0] for rank in ranks], "traffic": [rank[1] for rank in ranks],
     }
+
+
+def _held_out(job: Job, progress: Progress) -> float:
+    """The held-out loss now, which may have been computed after the last step."""
+    step, loss = progress.evaluated or (-1, 0.0)
+    return loss if step == job.state.step else evaluate_loss(job)
 
 
 def _per_second(progress: Progress) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from mpizero.comm import Record
 from mpizero.data import eval_batches
@@ -12,6 +12,7 @@ from mpizero.engine.agreement import Agreed, finish_grads, mean_loss
 from mpizero.engine.executor import ActionRecord, LossSum
 from mpizero.engine.job import Job
 from mpizero.engine.replicas import check_replicas
+from mpizero.engine.spent import added, seconds_by
 from mpizero.engine.unit import Update
 from mpizero.errors import DataError, DivergenceError
 from mpizero.optim import clip_coefficient, learning_rate
@@ -34,6 +35,8 @@ class StepRecord:
     live_bytes: int
     peak_bytes: int
     sent_bytes: int
+    seconds_by: dict[str, float] = field(default_factory=dict)  # this rank's, see `spent`
+    eval_loss: float | None = None  # held-out, after the update, where the step was one to evaluate after
 
 
 @dataclass
@@ -50,6 +53,8 @@ class Progress:
     off_plan: int = 0  # steps whose traffic was not the planned one
     signal: int = 0  # the number of the one that ended the steps early
     at_rest: dict[str, int] = field(default_factory=dict)  # live bytes by kind after the last step
+    seconds_by: dict[str, float] = field(default_factory=dict)  # of all steps
+    evaluated: tuple[int, float] | None = None  # after how many steps the last time, and the held-out loss
     # where the job is traced: number, actions and collectives of the last step that updated
     traced: tuple[int, list[ActionRecord], list[Record]] | None = None
 
@@ -69,9 +74,11 @@ def run_steps(job: Job, report: Callable[[StepRecord], None] = lambda record: No
     left = max(job.settings.steps - job.state.step, 0)
     for _ in range(left if steps is None else steps if job.settings.end is None else min(steps, left)):
         record = _one_step(job, progress, stop)
+        if _due(job, job.settings.eval_every) and not progress.signal:
+            progress.evaluated = job.state.step, evaluate_loss(job)
+            record = replace(record, eval_loss=progress.evaluated[1])
         progress.records.append(record)
-        every = job.settings.check_replicas
-        if every and job.state.step % every == 0:
+        if _due(job, job.settings.check_replicas):
             check_replicas(job.world, job.state.units, record.step)
         report(record)
         if progress.signal:
@@ -80,9 +87,15 @@ def run_steps(job: Job, report: Callable[[StepRecord], None] = lambda record: No
     return progress
 
 
+def _due(job: Job, every: int) -> bool:
+    """Whether it is time after this step; 0: never."""
+    return every > 0 and job.state.step % every == 0
+
+
 def _one_step(job: Job, progress: Progress, stop: Callable[[], int]) -> StepRecord:
     begin, state, ledger = time.perf_counter(), job.state, job.ledger
     job.log.clear()
+    job.executor.spent.clear()
     if job.traced:
         job.executor.timeline = []
     step, scale, lr = state.step, state.scaler.scale, _learning_rate(job)
@@ -99,8 +112,10 @@ def _one_step(job: Job, progress: Progress, stop: Callable[[], int]) -> StepReco
     sent = _account(job, progress, agreed.found_inf)
     _keep_trace(job, progress, step, agreed.found_inf)
     seconds = time.perf_counter() - begin
+    parts = seconds_by(job.executor.spent, job.log.records, seconds)
+    progress.seconds_by = added(progress.seconds_by, parts)
     return StepRecord(step, agreed.loss, agreed.total_norm, lr, scale, agreed.found_inf, seconds,
-                      agreed.targets / seconds, ledger.live_bytes, ledger.peak_bytes, sent)
+                      agreed.targets / seconds, ledger.live_bytes, ledger.peak_bytes, sent, parts)
 
 
 def _learning_rate(job: Job) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from mpizero.report.style import BLUE, GREY, VERMILLION, figure, legend, styled, title
+from mpizero.report.style import BLUE, GREEN, GREY, VERMILLION, figure, legend, styled, title
 from mpizero.report.thin import thin
 
 if TYPE_CHECKING:
@@ -25,6 +25,10 @@ def draw_curves(steps: list[dict[str, Any]]) -> Figure:
     whole_steps(norm)
     handles = [_line(loss, steps, "loss", BLUE), _line(norm, steps, "grad_norm", VERMILLION)]
     labels = ["loss: mean over the global batch, before the update", "norm: unscaled, before clipping"]
+    evaluated = [row for row in steps if row.get("eval_loss") is not None]
+    if evaluated:
+        handles.append(_line(loss, evaluated, "eval_loss", GREEN))
+        labels.append("held-out loss, after the update")
     norms = [row["grad_norm"] for row in steps if row["grad_norm"]]
     if norms and max(norms) > 20 * min(norms):
         norm.set_yscale("log")

@@ -44,6 +44,7 @@ TRACE = {"step": int, "stage": str, "model": str, "dtype": str, "world_size": in
 SETTING = (str, int, float, bool, type(None))
 RUN = {"run": str, "began": str, "command": str, "model": str, "stage": str, "world_size": int, "mesh": {str: int},
        "hosts": [str], "mpi": str, "versions": {str: str}, "psi": int, "data": str, "settings": {str: SETTING}}
+PARTS = [{str: NUMBER}]  # seconds of each rank, by part
 OWN_RUN = (str, type(None))  # the run's identifier in the other files; older versions wrote none
 NAMES = {dict: "an object", list: "a list", str: "a string", int: "a whole number", float: "a number",
          bool: "true or false", type(None): "null"}
@@ -81,6 +82,8 @@ def read_log(folder: str | Path) -> Log:
         raise ConfigError(f"{folder / 'steps.jsonl'}: step {strange['step']} is of another run ({strange.get('run')}) "
                           f"than {'run.json' if about else 'the first one'} ({run}): give the folder of one run")
     summary, trace = _read(folder / "summary.json", SUMMARY), _read(folder / "trace.json", TRACE)
+    if summary is not None:
+        _check(summary.get("seconds_by", []), PARTS, f"{folder / 'summary.json'}: seconds_by")
     if trace is not None:
         _check_trace(folder / "trace.json", trace)
     return Log(folder, steps, _of_run("summary.json", summary, run, notes), _of_run("trace.json", trace, run, notes),
@@ -117,7 +120,8 @@ def _read_steps(path: Path, notes: list[str]) -> list[dict[str, Any]]:
         steps.append(_parse(line, where))
         _check(steps[-1], STEP, where)
         _check(steps[-1].get("run"), OWN_RUN, f"{where}: run")
-        _check(steps[-1].get("seconds"), OR_NULL, f"{where}: seconds")  # older versions wrote none
+        for key in ("seconds", "eval_loss"):
+            _check(steps[-1].get(key), OR_NULL, f"{where}: {key}")  # older versions wrote none
     if last and len(steps) == len(lines):
         notes.append(f"The last line of steps.jsonl is torn: {len(steps):,} whole steps.")
     return steps

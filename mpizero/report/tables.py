@@ -31,7 +31,8 @@ def tables(log: Log) -> list[Table]:
     """All tables for which the log has the data, the short ones first."""
     found = [] if log.run is None else [begin_table(log.run)]
     if log.summary is not None:
-        found += [run_table(log.summary), memory_table(log.summary), traffic_table(log.summary)]
+        found += [run_table(log.summary), *seconds_tables(log.summary), memory_table(log.summary),
+                  traffic_table(log.summary)]
     if log.trace is not None:
         found += [time_table(log.trace), unit_table(log.trace), collective_table(log.trace), action_table(log.trace)]
     return [*found, step_table(log.steps)]
@@ -123,6 +124,17 @@ def time_table(trace: dict[str, Any]) -> Table:
     return Table("time", f"Time in step {trace['step']}, milliseconds", columns, rows,
                  "Collectives: from call to return, waiting for other ranks included. Rest: all else, as data, the "
                  "loss and bookkeeping.")
+
+
+def seconds_tables(summary: dict[str, Any]) -> list[Table]:
+    """Where the time of all steps went, rank by rank; none for logs of older versions, which do not tell."""
+    if not summary.get("seconds_by") or not summary["seconds_by"][0]:
+        return []
+    columns = {"rank": "rank", **{part: part for part in summary["seconds_by"][0]}, "sum": "sum"}
+    rows = [{"rank": rank, **parts, "sum": sum(parts.values())} for rank, parts in enumerate(summary["seconds_by"])]
+    return [Table("seconds", "Where the time went in all steps, seconds", columns, rows,
+                  "Waiting: until a collective's first message was there, so for ranks that came later. Rest: norms, "
+                  "bookkeeping, and what lies between actions.")]
 
 
 def unit_table(trace: dict[str, Any]) -> Table:

@@ -1,0 +1,29 @@
+"""Where a step's seconds went, on one rank."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from mpizero.comm import Record
+from mpizero.schedule.actions import Backward, Forward, LoadBatch, Loss, LossBackward, OptimStep
+
+COMPUTE = (LoadBatch, Forward, Loss, LossBackward, Backward)
+PARTS = ("compute", "update", "communication", "waiting", "rest")
+
+
+def seconds_by(spent: Mapping[type, float], records: Iterable[Record], seconds: float) -> dict[str, float]:
+    """Of `seconds`, by `PARTS`. spent: of the actions, by their kind; records: of the collectives, agreement included.
+
+    waiting: until a collective's first message was there, so for ranks that came later, and for that message.
+    rest: all else: norms, bookkeeping, what lies between actions.
+    """
+    compute = sum(spent.get(kind, 0.0) for kind in COMPUTE)
+    inside = [(record.seconds, record.waited) for record in records]
+    waiting = sum(waited for _, waited in inside)
+    parts = (compute, spent.get(OptimStep, 0.0), sum(total for total, _ in inside) - waiting, waiting)
+    return dict(zip(PARTS, (*parts, seconds - sum(parts)), strict=True))
+
+
+def added(one: Mapping[str, float], other: Mapping[str, float]) -> dict[str, float]:
+    """Sums, part by part."""
+    return {part: one.get(part, 0.0) + other.get(part, 0.0) for part in PARTS}
