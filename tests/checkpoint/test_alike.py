@@ -22,8 +22,8 @@ from tests.engine.runs import GPT, MLP
 
 # Every setting is of one kind. A new one that changes no result belongs into FREE, one that may change into TOLD.
 FIXED = {"model", "hidden", "layers", "d_model", "heads", "context", "vocab", "tied", "optimizer", "weight_decay",
-         "dtype", "seed", "inputs", "classes", "betas", "momentum", "decay", "no_master_weights", "freeze", "reduce_dtype",
-         "sum_dtype", "loss_scale", "growth_interval"}
+         "dtype", "seed", "inputs", "classes", "betas", "momentum", "decay", "no_master_weights", "freeze",
+         "reduce_dtype", "sum_dtype", "loss_scale", "growth_interval"}
 
 
 @pytest.fixture
