@@ -80,7 +80,7 @@ def names(logs: Sequence[Log]) -> list[str]:
 def _say(name: str, value: Any) -> str:
     words = name.replace("_", " ")
     if isinstance(value, bool):
-        return words if value else f"not {words}"
+        return words if value else f"with {words[3:]}" if words.startswith("no ") else f"not {words}"
     return f"{value} ranks" if name == "ranks" else f"{words} {value}"
 
 
