@@ -141,7 +141,7 @@ def test_all_at_once(launch, tmp_path):
     ("01_memory", 1, footprint, "update_block_numel", lambda numel: numel // 2),
     ("01_memory", 1, compare, "megatron", lambda psi, *_: [compare.Estimate("", 18 * psi, "")]),
     ("01_memory", 2, states, "form",
-     lambda stage, dtype="float16": {"0": (16, 0), "1": (4, 12), "2": (4, 12), "3": (0, 16)}[stage]),
+     lambda stage, *_: {"0": (16, 0), "1": (4, 12), "2": (4, 12), "3": (0, 16)}[stage]),
     ("01_memory", 2, states, "TABLE_1", {**states.TABLE_1, 7_500_000_000: {"3": (120, 30, 7.5, 1.88, 0.48, 0.12)}}),
     ("01_memory", 3, states, "TABLE_2_DEVICE", 33 * 10**9),
     ("01_memory", 3, states, "TABLE_2_MEASURED", {**states.TABLE_2_MEASURED, 1: 6.9}),
