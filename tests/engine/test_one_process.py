@@ -53,7 +53,7 @@ def from_one_process(group, on_rank_0):
     return from_one_process
 
 
-@pytest.mark.parametrize("config", [replace(MLP, dtype="float32", steps=20), replace(GPT, clip=0.3),
+@pytest.mark.parametrize("config", [replace(MLP, dtype="float32", steps=8), replace(GPT, clip=0.3),
                                     replace(GPT, accumulation=2)], ids=["mlp", "gpt clipped", "gpt accumulated"])
 def test_losses_norms_weights_and_moments(group, from_one_process, config):
     meshes = [("0", None)]
@@ -68,6 +68,7 @@ def test_accumulating_is_a_larger_batch(group):
     assert all(distance(part, whole) < CLOSE for part in parts)
 
 
+@pytest.mark.usefixtures("few_held_out")
 def test_held_out_loss_does_not_depend_on_ranks(group, on_rank_0):
     config = replace(GPT, steps=0)
     reference = on_rank_0(lambda one: evaluate_loss(prepare(config, one)))

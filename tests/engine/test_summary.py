@@ -17,6 +17,8 @@ from mpizero.engine.trainer import run_steps
 from mpizero.planner import links, plan_traffic
 from tests.engine.runs import GPT, MLP
 
+pytestmark = pytest.mark.usefixtures("few_held_out")
+
 
 @pytest.mark.parametrize("stage", ["0", "2", "3"])
 def test_peaks_are_of_what_ran_before(group, stage):

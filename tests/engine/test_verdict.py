@@ -14,6 +14,8 @@ from mpizero.engine.trainer import run_steps
 from mpizero.engine.verdict import verdict
 from tests.engine.runs import GPT, MLP
 
+pytestmark = pytest.mark.usefixtures("few_held_out")
+
 GRID = [replace(config, stage=stage, **more) for config, stage, more in [
     (replace(MLP, steps=2), "0", {}), (MLP, "1", {"accumulation": 2}), (MLP, "1-allreduce", {}),
     (MLP, "2", {"accumulation": 2, "no_sync": True}), (MLP, "3", {"backward_prefetch": 1}), (MLP, "3", {"steps": 0}),
