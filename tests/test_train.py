@@ -256,7 +256,7 @@ run_main(train.main)
 
 @pytest.mark.parametrize("fault, words", [
     ("summary.plan_memory = one_byte_more",
-     r"rank 1 held 16,328 bytes of grad after backward, but 16,329 were planned(; and \d more, see the tables)?"),
+     r"rank 1 held 32,656 bytes of grad after backward, but 32,657 were planned(; and \d more, see the tables)?"),
     ("train.summarise = other_weights",
      r"replicas differ: param of unit layers.2 differs \(rank 0: \w{8}, rank 1: \w{8}.*\)"),
 ])

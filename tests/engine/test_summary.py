@@ -48,7 +48,7 @@ def test_bytes_between_hosts_are_counted_as_planned(world, hosts, stage, shards)
         pytest.skip(f"needs 4 ranks, there are {world.size}")
     group = world.subgroup(range(4), f"on {hosts}")
     group.hosts = tuple(hosts)
-    config = replace(MLP, steps=2, stage=stage, shard_size=shards, accumulation=2)
+    config = replace(MLP, steps=1, stage=stage, shard_size=shards, accumulation=2)
     job = prepare(config, group)
     rows = summarise(job, run_steps(job))["traffic"]
     between = [row["between_hosts_bytes_per_step"] for row in rows]
