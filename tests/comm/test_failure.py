@@ -56,7 +56,7 @@ def test_uncaught_exception_in_a_thread(job):
     assert finished.stderr.count("ZeroDivisionError") == 1 and "rank 1: uncaught exception" in finished.stderr
 
 
-@pytest.mark.parametrize("name, n", [("user_error_on_all", None), ("user_error_on_all", 1), ("user_error_on_all", 4),
+@pytest.mark.parametrize("name, n", [("user_error_on_all", None), ("user_error_on_all", 4),
                                      ("plain:user_error_on_all", None), ("plain:user_error_on_all", 2)])
 def test_user_error_on_all_ranks(job, name, n):
     check_one_line(job(name, n), f"stage 7 is unknown: use 0 to 3 ({n or 1} ranks)")
