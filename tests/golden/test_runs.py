@@ -25,7 +25,7 @@ from tests.golden.text import FixedText
 
 GOLDEN = json.loads(Path(__file__).with_name("golden.json").read_text())
 STAGES = ("0", "1", "1-allreduce", "2", "3")
-TWO_STAGES = [(name, stage) for name, other in zip(GOLDEN, itertools.cycle(("3", "0", "1", "1-allreduce")))
+TWO_STAGES = [(name, stage) for name, other in zip(GOLDEN, itertools.cycle(("0", "3", "1", "1-allreduce")))
               for stage in ("2", other)]
 BETA1 = 0.9  # PyTorch's default
 
