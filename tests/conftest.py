@@ -7,6 +7,8 @@ import mpizero  # noqa: F401  first of all: it sets the number of BLAS threads, 
 import pytest
 from hypothesis import settings
 
+from mpizero.data import TeacherTask, text
+
 from tests.support.launch import launch as launch_ranks
 
 pytest_plugins = ["tests.support.ranks"]
@@ -21,3 +23,10 @@ settings.load_profile("patient")
 def launch():
     """launch(n, *python_arguments): start n ranks under mpirun; see tests/support/launch.py."""
     return launch_ranks
+
+
+@pytest.fixture
+def few_held_out(monkeypatch):
+    """Evaluations are of 64 samples, or 16 windows of text: all of them, in small batches, cost far more than steps."""
+    monkeypatch.setattr(TeacherTask, "eval_size", 64)
+    monkeypatch.setattr(text, "EVAL_WINDOWS", 16)

@@ -14,7 +14,7 @@ SECONDS = 25.0  # for start and end of a job on a busy machine; about 2 when it 
 def job(launch):
     """Run a job of jobs.py. Returns how it finished; it must be soon."""
 
-    def run(name, n=4, **env):
+    def run(name, n=3, **env):
         finished = launch(n, JOBS, name, timeout=60, env={"MPIZERO_TIMEOUT": None, **env})
         assert finished.seconds < SECONDS
         return finished
@@ -32,14 +32,14 @@ def check_one_line(finished, text):
     assert finished.status == 2, finished.output
 
 
-@pytest.mark.parametrize("n", [None, 4])
+@pytest.mark.parametrize("n", [None, 2])
 def test_all_is_well(job, n):
     finished = job("fine", n)
     assert (finished.status, finished.stderr) == (0, "")
 
 
 def test_status_of_main(job):
-    assert job("status_of_main").status == 5
+    assert job("status_of_main", 2).status == 5
 
 
 @pytest.mark.parametrize("name", ["bug_on_one_rank", "plain:bug_on_one_rank", "bug_before_mpi"])
@@ -56,8 +56,8 @@ def test_uncaught_exception_in_a_thread(job):
     assert finished.stderr.count("ZeroDivisionError") == 1 and "rank 1: uncaught exception" in finished.stderr
 
 
-@pytest.mark.parametrize("name, n", [("user_error_on_all", None), ("user_error_on_all", 1), ("user_error_on_all", 4),
-                                     ("plain:user_error_on_all", None), ("plain:user_error_on_all", 4)])
+@pytest.mark.parametrize("name, n", [("user_error_on_all", None), ("user_error_on_all", 4),
+                                     ("plain:user_error_on_all", None), ("plain:user_error_on_all", 2)])
 def test_user_error_on_all_ranks(job, name, n):
     check_one_line(job(name, n), f"stage 7 is unknown: use 0 to 3 ({n or 1} ranks)")
 
@@ -66,7 +66,7 @@ def test_user_error_on_all_ranks_one_late(job):
     check_one_line(job("user_error_on_all_but_late_on_one"), "stage 7 is unknown: use 0 to 3")
 
 
-@pytest.mark.parametrize("n", [None, 4])
+@pytest.mark.parametrize("n", [None, 2])
 def test_user_error_before_mpi_starts(job, n):
     check_one_line(job("user_error_before_mpi", n), "stage 7 is unknown: use 0 to 3")
 
@@ -80,7 +80,7 @@ def test_notices_are_received(job):
 
     MPICH on UCX also warns on stdout of the barrier's own messages, which rank 2 was about to exchange.
     """
-    finished = job("leaves_no_message_behind")
+    finished = job("leaves_no_message_behind", 4)
     told = [line for line in finished.stdout.splitlines() if "UCX  WARN" not in line]
     assert finished.status == 2 and told == ["open=False done=True of 3"] * 4, finished.output
 
@@ -112,7 +112,7 @@ def test_user_errors_of_two_classes(job):
 
 def test_no_mpi_on_any_rank(job):
     """Every rank fails, rank 0 speaks."""
-    check_no_mpi(job("user_error_on_all", MPI4PY_LIBMPI="/nonexistent/libmpi.so"))
+    check_no_mpi(job("user_error_on_all", 2, MPI4PY_LIBMPI="/nonexistent/libmpi.so"))
 
 
 def test_no_mpi_without_mpirun(job):
@@ -127,8 +127,8 @@ def check_no_mpi(finished):
 
 
 @pytest.mark.parametrize("name, n, status", [
-    ("exit_status", None, 7), ("exit_status", 4, 7), ("exit_status_of_one_rank", 4, 7), ("exit_in_peace", 4, 0),
-    ("exit_256", 4, 1),
+    ("exit_status", None, 7), ("exit_status", 2, 7), ("exit_status_of_one_rank", 3, 7), ("exit_in_peace", 2, 0),
+    ("exit_256", 2, 1),
 ])
 def test_sys_exit(job, name, n, status):
     finished = job(name, n)
@@ -137,7 +137,7 @@ def test_sys_exit(job, name, n, status):
 
 
 def test_sys_exit_with_a_text(job):
-    finished = job("exit_text")
+    finished = job("exit_text", 2)
     assert finished.status == 1
     assert finished.stderr.count("enough") == 1
 

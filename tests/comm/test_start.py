@@ -12,6 +12,7 @@ import pytest
 from mpizero.comm.mpi.start import _check_launcher, _load, _remedy
 from mpizero.errors import LaunchError
 from tests.support.launch import ROOT, clean_environment, mpirun
+from tests.support.launch import launch as launch_ranks
 
 
 def test_importing_needs_no_mpi(launch):
@@ -93,6 +94,12 @@ def other_mpirun(library):
     return {"PMI_SIZE": "2", "PMI_RANK": "{rank}", "MPI_LOCALRANKID": "{rank}", "MPI_LOCALNRANKS": "2", "PMI_FD": "99"}
 
 
+@pytest.fixture(scope="module")
+def library():
+    """What the MPI at hand says it is."""
+    return launch_ranks(None, "-c", "from mpi4py import MPI; print(MPI.Get_library_version())").stdout
+
+
 @pytest.mark.parametrize("names", [
     None,
     {"SLURM_STEP_NUM_TASKS": "2", "SLURM_PROCID": "{rank}"},
@@ -100,9 +107,8 @@ def other_mpirun(library):
      "SLURM_JOBID": "4"},
     {"SLURM_STEP_NUM_TASKS": "2", "SLURM_PROCID": "{rank}", "PMIX_RANK": "{rank}", "PMIX_NAMESPACE": "left over"},
 ], ids=["mpirun", "srun", "srun with all it sets", "srun and PMIx without a server"])
-def test_strange_launcher_is_found_before_mpi_starts(launch, names):
+def test_strange_launcher_is_found_before_mpi_starts(launch, library, names):
     """MPI_Init would abort here, or crash, or start a world of one. The first rank speaks, and names the cure."""
-    library = launch(None, "-c", "from mpi4py import MPI; print(MPI.Get_library_version())").stdout
     if not library.startswith(("MPICH", "Open MPI")) or library.startswith("MPICH Version:      4"):
         pytest.skip(f"what others do under a strange mpirun is theirs: {library[:40]}")
     code = "from mpizero.comm import run_main, start; run_main(lambda: print(start().size))"

@@ -1,14 +1,24 @@
-"""What a step counted, held against its plan."""
+"""Runs that are held against their plans."""
 
 from __future__ import annotations
 
-from mpizero.engine.job import Job
-from mpizero.engine.trainer import AGREEMENT_OPS, run_steps
+from mpizero.comm import Group
+from mpizero.engine.config import TrainConfig
+from mpizero.engine.job import Job, prepare
+from mpizero.engine.trainer import AGREEMENT_OPS, Progress, run_steps
 from mpizero.planner import plan_memory, plan_traffic
+from tests.engine.runs import Outcome, outcome
 
 
-def follows_its_plan(job: Job) -> None:
-    """One step more: bytes by kind after every action, peaks, and each collective."""
+def run_as_planned(config: TrainConfig, group: Group, **options) -> tuple[Job, Outcome]:
+    """`runs.run`, whose last step follows its plan."""
+    job = prepare(config, group, **options)
+    records = run_steps(job, steps=config.steps - 1).records
+    return job, outcome(job, records + follows_its_plan(job).records)
+
+
+def follows_its_plan(job: Job) -> Progress:
+    """One step: bytes by kind after every action, peaks, and each collective."""
     ledger, executor, activations = job.ledger, job.executor, job.activations()
     assert activations is not None and not executor.values
     executor.timeline = []
@@ -25,3 +35,4 @@ def follows_its_plan(job: Job) -> None:
                if record.op not in AGREEMENT_OPS]
     assert counted == [(sent.op, sent.nbytes, sent.rounds) for sent in plan_traffic(actions, job.geometry)]
     assert progress.off_plan == 0 and not executor.values
+    return progress

@@ -18,11 +18,11 @@ def one_sentence(end):
     return end.status == 2 and end.stderr.count("mpizero: error: ") == 1 and "Traceback" not in end.output
 
 
-def test_three_equal_commands_give_three_equal_results_beside_their_own_output(launch, tmp_path):
+def test_two_equal_commands_give_two_equal_results_beside_their_own_output(launch, tmp_path):
     (tmp_path / "a.txt").write_bytes(pseudo_text())
     (tmp_path / ".git").mkdir()
     results = set()
-    for number in range(3):
+    for number in range(2):
         (tmp_path / ".git" / "index").write_bytes(b"%d" % number * 1000)
         end = launch(2, *GPT, "--steps", "2", "--data", tmp_path, "--log", tmp_path / "log", "--json",
                      tmp_path / "out.json")
@@ -39,10 +39,8 @@ def test_epochs(launch, tmp_path):
     end = launch(2, *GPT, "--epochs", "0.5", "--data", tmp_path / "a.txt")
     lines = [line for line in end.stdout.splitlines() if line.startswith("step ")]
     assert end.status == 0 and 5 <= len(lines) <= 6, end.output  # some 224 windows of 17 bytes; 20 a step
-    for flags, says in ((("--steps", "5"), "--epochs 2 and --steps 5 both say how long to train"),
-                        (("--model", "mlp"), "--epochs cannot be counted, since samples of this data are drawn")):
-        end = launch(2, "-m", "mpizero.train", "--epochs", "2", *flags)
-        assert one_sentence(end) and says in end.stderr, end.output
+    end = launch(2, "-m", "mpizero.train", "--epochs", "2", "--model", "mlp")
+    assert one_sentence(end) and "--epochs cannot be counted, since samples of this data are drawn" in end.stderr
 
 
 def test_a_text_that_changes_under_a_run(launch, tmp_path):

@@ -14,6 +14,8 @@ from mpizero.engine.trainer import run_steps
 from mpizero.errors import OutOfDeviceMemory
 from tests.engine.runs import GPT, MLP
 
+pytestmark = pytest.mark.usefixtures("few_held_out")
+
 # NumPy reports its buffers to tracemalloc in a domain of their own, after allocation. What it counts beyond the ledger
 # during a step: the batch while it is made (index arrays and noise in float64), per-row statistics and bias sums, and
 # the ring's table of agreed values.

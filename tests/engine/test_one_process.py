@@ -53,11 +53,12 @@ def from_one_process(group, on_rank_0):
     return from_one_process
 
 
-@pytest.mark.parametrize("config", [replace(MLP, dtype="float32", steps=20), replace(GPT, clip=0.3),
+@pytest.mark.parametrize("config", [replace(MLP, dtype="float32", steps=8), replace(GPT, clip=0.3),
                                     replace(GPT, accumulation=2)], ids=["mlp", "gpt clipped", "gpt accumulated"])
 def test_losses_norms_weights_and_moments(group, from_one_process, config):
-    meshes = [("0", None)]
-    meshes += [(stage, f) for stage in "123" for f in range(1, group.size + 1) if group.size % f == 0]
+    """Every mesh at stage 3; on four ranks hybrid ones at the other stages too."""
+    meshes = [("0", None)] + [("3", f) for f in range(1, group.size + 1) if group.size % f == 0]
+    meshes += [(stage, f) for stage in "12" for f in (1, 2)] if group.size == 4 else []
     outcomes = [run(replace(config, stage=stage, shard_size=f), group)[1] for stage, f in meshes]
     assert from_one_process(config, outcomes) < CLOSE
 
@@ -68,6 +69,7 @@ def test_accumulating_is_a_larger_batch(group):
     assert all(distance(part, whole) < CLOSE for part in parts)
 
 
+@pytest.mark.usefixtures("few_held_out")
 def test_held_out_loss_does_not_depend_on_ranks(group, on_rank_0):
     config = replace(GPT, steps=0)
     reference = on_rank_0(lambda one: evaluate_loss(prepare(config, one)))

@@ -14,7 +14,7 @@ from mpizero.engine.unit import Unit
 from mpizero.errors import DivergenceError, LossScaleError
 from tests.engine.runs import MLP, outcome, run
 
-CONFIG = replace(MLP, steps=4, warmup=2)
+CONFIG = replace(MLP, steps=2, warmup=2)
 
 
 @pytest.fixture
@@ -39,15 +39,15 @@ def poison(monkeypatch):
 
 
 def places(group):
-    """(rank, unit, element): in the rank's own shard, in another's, and the last element before padding."""
-    return [(0, "layers.0", 0), (group.size - 1, "layers.0", 0), (0, "layers.4", -1), (group.size - 1, "layers.2", 57)]
+    """(rank, unit, element, value): in the rank's own shard, in another's, and the last element before padding."""
+    return [(0, "layers.0", 0, np.inf), (group.size - 1, "layers.0", 0, np.nan), (0, "layers.4", -1, np.inf),
+            (group.size - 1, "layers.2", 57, np.nan)]
 
 
 @pytest.mark.parametrize("stage", ["0", "1", "1-allreduce", "2", "3"])
 @pytest.mark.parametrize("place", range(4))
-@pytest.mark.parametrize("value", [np.inf, np.nan], ids=["inf", "nan"])
-def test_the_step_is_skipped_by_all(group, poison, monkeypatch, stage, place, value):
-    rank, unit, element = places(group)[place]
+def test_the_step_is_skipped_by_all(group, poison, stage, place):
+    rank, unit, element, value = places(group)[place]
     job = prepare(replace(CONFIG, stage=stage), group)
     if element == -1:
         element = next(u.layout.numel for u in job.state.units if u.layout.name == unit) - 1
@@ -55,11 +55,11 @@ def test_the_step_is_skipped_by_all(group, poison, monkeypatch, stage, place, va
     poison(rank, unit, element, value)
     states = []
     progress = run_steps(job, lambda record: states.append(outcome(job, [])))
-    assert [record.skipped for record in progress.records] == [True, False, False, False]
-    assert [record.loss_scale for record in progress.records] == [65536, 32768, 32768, 32768]
+    assert [record.skipped for record in progress.records] == [True, False]
+    assert [record.loss_scale for record in progress.records] == [65536, 32768]
     assert states[0] == before and states[1] != before  # weights and moments are untouched by the skipped step
     assert progress.records[0].lr == progress.records[1].lr  # the schedule has not moved on
-    assert (progress.updates, progress.skipped, progress.off_plan) == (3, 1, 0)
+    assert (progress.updates, progress.skipped, progress.off_plan) == (1, 1, 0)
 
 
 def test_a_skipped_step_leaves_the_run_as_if_it_had_not_been(group, poison):
@@ -103,11 +103,12 @@ def test_the_first_of_several_units_is_named(group, poison):
         run_steps(prepare(replace(CONFIG, dtype="float32"), group))
 
 
+@pytest.mark.usefixtures("few_held_out")
 @pytest.mark.parametrize("stage", ["0", "2", "3"])
 def test_a_run_that_skips_every_step_is_as_planned(group, poison, stage):
     """Without the update, of which nothing was stored or sent."""
     poison(0, "layers.1", 3, times=1000)
-    job = prepare(replace(CONFIG, stage=stage, steps=2), group)
+    job = prepare(replace(CONFIG, stage=stage), group)
     progress = run_steps(job)
     summary = summarise(job, progress)
     assert (progress.updates, summary["skipped_steps"]) == (0, 2)

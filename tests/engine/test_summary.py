@@ -17,6 +17,8 @@ from mpizero.engine.trainer import run_steps
 from mpizero.planner import links, plan_traffic
 from tests.engine.runs import GPT, MLP
 
+pytestmark = pytest.mark.usefixtures("few_held_out")
+
 
 @pytest.mark.parametrize("stage", ["0", "2", "3"])
 def test_peaks_are_of_what_ran_before(group, stage):
@@ -47,7 +49,7 @@ def test_bytes_between_hosts_are_counted_as_planned(world, hosts, stage, shards,
         pytest.skip(f"needs 4 ranks, there are {world.size}")
     group = world.subgroup(range(4), f"on {hosts}")
     group.hosts = tuple(hosts)
-    config = replace(MLP, steps=2, stage=stage, shard_size=shards, accumulation=2, sum_dtype=sums)
+    config = replace(MLP, steps=1, stage=stage, shard_size=shards, accumulation=2, sum_dtype=sums)
     job = prepare(config, group)
     rows = summarise(job, run_steps(job))["traffic"]
     between = [row["between_hosts_bytes_per_step"] for row in rows]

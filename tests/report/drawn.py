@@ -19,7 +19,9 @@ def texts(figure) -> list[tuple[str, Bbox, Text]]:
             seen.append((self.get_text(), self.get_window_extent(renderer), self))
         return draw(self, renderer, *args, **kwargs)
 
-    figure.draw_without_rendering()  # lays out
+    layout = figure.get_layout_engine()
+    if layout is not None:
+        layout.execute(figure)  # it settles in two passes, of which drawing makes one
     with mock.patch.object(Text, "draw", spy):
         figure.draw_without_rendering()
     return seen

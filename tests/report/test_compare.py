@@ -225,7 +225,5 @@ def test_older_logs_have_less_to_say(tmp_path):
 @pytest.mark.launches
 def test_under_mpirun_one_rank_works_and_speaks(launch, tmp_path):
     folder = write_log(tmp_path / "log", units=3, steps=2)
-    end = launch(3, "-m", "mpizero.report", folder)
+    end = launch(2, "-m", "mpizero.report", folder)
     assert end.status == 0 and end.stdout.count("report.html") == 1 and not end.stderr, end.output
-    end = launch(3, "-m", "mpizero.report", tmp_path / "nowhere")
-    assert end.status == 2 and end.stderr.count("does not exist") == 1, end.output

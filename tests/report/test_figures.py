@@ -40,14 +40,16 @@ def run(request):
     return sample(**request.param)
 
 
-@pytest.fixture(scope="module", params=["loss", "memory", "traffic", "gantt"])
-def figure(request, run):
+@pytest.fixture(scope="module")
+def figures(run):
     steps, summary, trace = run
-    return {"loss": lambda: draw_curves(steps), "memory": lambda: draw_memory(trace),
-            "traffic": lambda: draw_traffic(summary), "gantt": lambda: draw_gantt(trace)}[request.param]()
+    return {"loss": draw_curves(steps), "memory": draw_memory(trace), "traffic": draw_traffic(summary),
+            "gantt": draw_gantt(trace)}
 
 
-def test_texts_are_readable(figure):
+@pytest.mark.parametrize("name", ["loss", "memory", "traffic", "gantt"])
+def test_texts_are_readable(figures, name):
+    figure = figures[name]
     found = texts(figure)
     assert not overlaps(found) and not outside(figure, found)
     assert min(artist.get_fontsize() for _, _, artist in found) >= 7
@@ -55,12 +57,11 @@ def test_texts_are_readable(figure):
         assert axes.get_ylabel() or len(axes.get_yticklabels()) == len(axes.get_yticks())
 
 
-def test_axes_say_their_units(run):
-    steps, summary, trace = run
-    loss, norm = draw_curves(steps).axes
+def test_axes_say_their_units(figures):
+    loss, norm = figures["loss"].axes
     assert (loss.get_ylabel(), norm.get_xlabel()) == ("loss (nats)", "step")
-    assert "bytes" in draw_memory(trace).axes[0].get_ylabel() and "bytes" in draw_traffic(summary).axes[0].get_ylabel()
-    words = draw_gantt(trace).axes[-1].get_xlabel()
+    assert all("bytes" in figures[name].axes[0].get_ylabel() for name in ("memory", "traffic"))
+    words = figures["gantt"].axes[-1].get_xlabel()
     assert words in ("time since the step began (ms)", "time since the step began (µs)")
 
 

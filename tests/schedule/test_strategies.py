@@ -73,7 +73,7 @@ def test_no_sync_reduces_once():
 GRID = [(stage, spec, ranks, shards, policy, microbatches, no_sync)
         for stage in STRATEGIES for spec in (chain(), tied()) for ranks in (1, 2, 3, 4, 6)
         for shards in ([1] if stage == "0" else [f for f in range(1, ranks + 1) if ranks % f == 0])
-        for policy in (None, lambda name: "all") for microbatches in (1, 2, 3) for no_sync in (False, True)]
+        for policy in (None, lambda name: "all") for microbatches, no_sync in ((1, False), (3, False), (3, True))]
 
 
 def test_every_list_is_legal():
