@@ -85,7 +85,7 @@ def fragments(plain: Outcome, arena: Outcome) -> Figure:
 
 def losses(curves: Mapping[str, Sequence[float]]) -> Figure:
     """Losses over steps, and their differences from the first run's."""
-    made = draw_losses({name: dict(enumerate(values)) for name, values in curves.items()})
+    made = draw_losses({name: dict(enumerate(values, 1)) for name, values in curves.items()})
     made.axes[0].set_title("Loss on four ranks: ZeRO's curves lie on data parallelism's", loc="left", fontsize=9,
                            fontweight="bold")
     return made

@@ -48,7 +48,7 @@ def _draw(trace: dict[str, Any], ranks: list[dict[str, Any]], spans: list[Span],
     more = ""
     if len(trace["ranks"]) > SHOWN:
         more = f" (ranks 0 to {SHOWN - 1} of {len(trace['ranks'])}; perfetto.json has all)"
-    title(memory, f"Step {trace['step']}: memory of rank {fullest(trace)['rank']}, and below it what it sent")
+    title(memory, f"Step {trace['step'] + 1}: memory of rank {fullest(trace)['rank']}, and below it what it sent")
     title(axes, f"Each rank computes (upper bars), communicates (lower bars){more}")
     legend_of(made, spans)
     return made

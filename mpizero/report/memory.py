@@ -156,7 +156,7 @@ def _covered(actions: Actions) -> str:
 
 def _title(trace: dict[str, Any], rank: dict[str, Any], actions: Actions, beyond: str) -> list[str]:
     ranks = "the only one" if len(trace["ranks"]) == 1 else f"the fullest of {len(trace['ranks'])}"
-    first = f"Memory of rank {rank['rank']}, {ranks}, in step {trace['step']}"
+    first = f"Memory of rank {rank['rank']}, {ranks}, in step {trace['step'] + 1}"
     off = next((row["action"] for row in actions if not equals_plan(row)), None)
     plan = f"{_covered(actions)} equal the plan after every action"
     if off:

@@ -75,7 +75,7 @@ def test_gradients_are_divided_by_the_targets_that_count(group):
 def test_a_count_that_is_not_that_of_the_batches(group):
     data = Masked(0)
     data.claimed = 3
-    with pytest.raises(DataError, match=r"step 0: the loss counted \d+ targets, but Dataset.count gave 3,"):
+    with pytest.raises(DataError, match=r"step 1: the loss counted \d+ targets, but Dataset.count gave 3,"):
         run_steps(prepare(replace(MLP, batch_size=6), group, task=Task(mlp(hidden=10), data)))
 
 
@@ -112,7 +112,7 @@ run_main(main)
 def test_a_count_that_ranks_give_differently(launch):
     end = launch(2, "-c", COUNTS_DIFFER)
     assert end.status == 2 and end.stderr.count("mpizero: error: ") == 1 and "Traceback" not in end.output
-    assert "step 0: the loss counted 6 targets, but Dataset.count gave 7, by which rank 1 divided" in end.stderr
+    assert "step 1: the loss counted 6 targets, but Dataset.count gave 7, by which rank 1 divided" in end.stderr
 
 
 @pytest.mark.parametrize("size", [0, -1, 2.5, None])

@@ -26,8 +26,8 @@ def log(stage: str, seed: int = 0, **options) -> Log:
     """A log with run.json, as a run of that stage would have written it."""
     steps, summary, trace = sample(units=3, stage=stage, steps=6, **options)
     about = begun(f"run-{stage}", summary)
-    about["settings"] |= {"seed": seed, "batch_size": 16, "accumulation": options.get("accumulation", 1),
-                          "shard_size": options.get("shards")}
+    about["settings"] |= {"seed": seed, "dtype": "float16", "batch_size": 16, "shard_size": options.get("shards"),
+                          "accumulation": options.get("accumulation", 1)}
     return Log(Path(f"logs/{stage}"), steps, summary, trace, about)
 
 
@@ -66,9 +66,9 @@ def test_a_run_that_differs_is_named_with_step_and_size(stages):
     stages[3].summary["weights_sha256"] = "cd" * 32
     said = verdicts(compare(stages))
     assert said[0].startswith("stage 1: all 6 losses are those of stage 0, bit for bit")
-    assert said[1] == (f"stage 2: the loss differs from that of stage 0 in 1 of 6 steps, first in step 4, by at most "
+    assert said[1] == (f"stage 2: the loss differs from that of stage 0 in 1 of 6 steps, first in step 5, by at most "
                        f"{tiny:.2g}.")
-    assert said[2] == "stage 3: the loss differs from that of stage 0 in 2 of 6 steps, first in step 2, by at most 0.5."
+    assert said[2] == "stage 3: the loss differs from that of stage 0 in 2 of 6 steps, first in step 3, by at most 0.5."
     assert said[-1] == "The master weights at the end are others: stage 3."
 
 
@@ -88,6 +88,17 @@ def test_what_trains_something_else_is_not_compared(stages, other, words):
 def test_the_same_batch_cut_otherwise_is_compared(stages):
     other = log("0", ranks=2, accumulation=2)
     assert not compare([stages[0], other])[1].differs
+
+
+@pytest.mark.parametrize(("options", "what"), [
+    ({"ranks": 2, "accumulation": 2}, "number of ranks and number of microbatches"), ({"shards": 2}, "mesh")])
+def test_another_order_of_additions_is_the_reason_that_is_given(stages, options, what):
+    """Not for runs that should be the same, bit for bit."""
+    first, other = log("1", shards=1), apart(log("3", **options), step1=1e-4)
+    (said, *_) = verdicts(compare([first, other]))
+    assert said.endswith(f" With another {what} the same terms are added in another order, and each sum is rounded to "
+                         "float16: bits are the same across stages, not across that.")
+    assert "order" not in verdicts(compare([first, apart(log("3", shards=4), step1=1e-4)]))[0]
 
 
 def test_differences():

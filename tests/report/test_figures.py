@@ -89,7 +89,7 @@ def test_memory_is_stacked_to_what_was_live_and_planned(activations, covered):
     actions = [row for row in fullest(trace)["actions"] if row["computes"] or row["work"]]
     figure = draw_memory(trace)
     axes = figure.axes[0]
-    assert "Memory of rank 2, the fullest of 4, in step 49\n" in axes.get_title(loc="left")
+    assert "Memory of rank 2, the fullest of 4, in step 50\n" in axes.get_title(loc="left")
     unit = 1e6
     stacks = [patch.get_data() for patch in axes.patches if isinstance(patch, StepPatch) and patch.get_fill()]
     tops = np.round(np.array([values for values, _, _ in stacks]) * unit)
@@ -216,7 +216,8 @@ def test_curves():
     assert list(loss.lines[0].get_ydata()) == [row["loss"] for row in steps]
     assert np.isnan(norm.lines[0].get_ydata()).tolist() == [False, False, True, True] + [False] * 4
     assert norm.get_yscale() == "linear"
-    assert [segment[0][0] for segment in loss.collections[0].get_segments()] == [2, 3]
+    assert [segment[0][0] for segment in loss.collections[0].get_segments()] == [3, 4]
+    assert list(loss.lines[0].get_xdata()) == list(norm.lines[0].get_xdata()) == [1, 2, 3, 4, 5, 6, 7, 8]
     steps[0]["grad_norm"] = 100.0
     assert draw_curves(steps).axes[1].get_yscale() == "log"
     for row in steps:
