@@ -120,8 +120,8 @@ def _accumulate(job: Job, scale: float, stop: Callable[[], int]) -> Agreed:
     assert agreed is not None, "a list of gradients ends in Agree"
     if agreed.targets != expected:
         raise DataError(f"step {job.state.step + 1}: the loss counted {agreed.targets:,} targets, but Dataset.count "
-                        f"gave {expected:,}, by which rank {job.world.rank} divided its gradients: let it give the number "
-                        "that the batches hold, alike on all ranks")
+                        f"gave {expected:,}, by which rank {job.world.rank} divided its gradients: let it give the "
+                        "number that the batches hold, alike on all ranks")
     if agreed.found_inf and not job.state.scaler.enabled:
         raise DivergenceError(f"step {job.state.step + 1}: the gradient of unit {agreed.culprit} is not finite, and "
                               f"{job.settings.dtype} has no loss scale to lower: lower `lr`, lengthen `warmup`, or "
