@@ -149,7 +149,7 @@ def unit_size(rows: Sequence[Sizing], itemsize: int) -> Figure:
                       fontsize=8, ha="left" if above else "right", va="bottom" if above else "top")
     axes.set_xscale("log")
     axes.set_yscale("log")
-    axes.set_xlim(1.2, 9000)
+    axes.set_xlim(1.2, 20_000)
     axes.set_ylim(0.3, 45)
     _ticks(axes.xaxis, (3, 10, 30, 100, 300, 1000, 3000))
     _ticks(axes.yaxis, (0.5, 1, 2, 5, 10, 20))

@@ -144,8 +144,9 @@ def _reason(first: Log, other: Log) -> str:
     found = [words for name, words in ORDER.items() if orders[0].get(name) != orders[1].get(name)]
     if not found:
         return ""
-    return (f" With another {' and '.join(found)} the same terms are added in another order, and each sum is rounded "
-            f"to {orders[1].get('dtype', 'its type')}: bits are the same across stages, not across that.")
+    return (f" With another {' and '.join(found)} the same terms are added in another order, and each sum is "
+            f"rounded to {orders[1].get('dtype', 'its type')}, which later steps amplify: bits are "
+            "the same across stages, not across that.")
 
 
 def _order(log: Log) -> Settings:

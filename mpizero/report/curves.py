@@ -17,8 +17,8 @@ SPANS = 700  # columns of pixels in a small window; of each a line shows at most
 
 @styled
 def draw_curves(steps: list[dict[str, Any]]) -> Figure:
-    """steps: rows of steps.jsonl, numbered from 0; in the picture from 1. Skipped steps are grey lines across both axes.
-    Of very many steps, see `thin`."""
+    """steps: rows of steps.jsonl, numbered from 0; the picture's are from 1. Skipped steps are grey lines across both
+    axes. Of very many steps, see `thin`."""
     made, (loss, norm) = figure(4.4, 2, sharex=True)
     title(loss, f"Loss and gradient norm of {len(steps):,} steps")
     loss.set_ylabel("loss (nats)")

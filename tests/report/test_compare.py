@@ -97,7 +97,7 @@ def test_another_order_of_additions_is_the_reason_that_is_given(stages, options,
     first, other = log("1", shards=1), apart(log("3", **options), step1=1e-4)
     (said, *_) = verdicts(compare([first, other]))
     assert said.endswith(f" With another {what} the same terms are added in another order, and each sum is rounded to "
-                         "float16: bits are the same across stages, not across that.")
+                         "float16, which later steps amplify: bits are the same across stages, not across that.")
     assert "order" not in verdicts(compare([first, apart(log("3", shards=4), step1=1e-4)]))[0]
 
 
