@@ -113,6 +113,7 @@ def test_losses_are_drawn_with_their_differences(stages):
     assert [list(line.get_ydata()) for line in loss.lines] == [[row["loss"] for row in each.steps] for each in stages]
     assert [list(line.get_ydata()) for line in difference.lines] == [[0.0] * 6] * 3 + [[0, 0, 0.25, 0, 0, 0]]
     assert difference.get_title(loc="left") == "Not zero: stage 3"
+    assert {line.get_solid_capstyle() for line in loss.lines} == {"butt"}  # else thick ones touch texts of the legend
     widths = [line.get_linewidth() for line in loss.lines]
     assert widths == sorted(widths, reverse=True) and len(set(widths)) == 4
     words = [text for text, _, _ in texts(draw_losses({run.name: run.losses for run in compare(stages[:3])}))]
@@ -148,6 +149,15 @@ def test_traffic_has_lines_at_2_psi_and_3_psi(stages):
     assert np.allclose(stacked[:3], marks[0] * unit) and stacked[3] == pytest.approx(marks[-1] * unit)
     assert np.allclose(heights(axes, 0.66), np.array([marks[0]] * 3 + [marks[-1]]))
     assert np.allclose(heights(axes, 0.3) * unit, [0, 0, 0, 20_000])
+
+
+def test_names_of_five_stages_stand_level():
+    """As `verify --log` draws them: upright they would take a third of the picture."""
+    runs = compare([log(stage) for stage in ("0", "1", "1-allreduce", "2", "3")])
+    for draw in (draw_kinds, draw_sent):
+        found = [label for label in draw(runs).axes[0].get_xticklabels() if label.get_text()]
+        assert [label.get_rotation() for label in found] == [0.0] * 5
+        assert found[2].get_text() == "stage\n1-allreduce"
 
 
 @pytest.mark.parametrize("count", [2, 5, 8])
