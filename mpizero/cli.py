@@ -101,10 +101,10 @@ class Parser(argparse.ArgumentParser):
 
     def _near(self, message: str) -> str:
         """The flag that a mistyped one may have meant: `; did you mean --batch-size?`"""
-        typed = re.match(r"unrecognized arguments: (--?[\w-]+)", message)
-        known = [flag for action in self._actions for flag in action.option_strings if flag.startswith("--")]
-        near = typed and difflib.get_close_matches(typed[1], known, n=1)
-        return f": did you mean {near[0]}?" if near else ""
+        typed = re.match(r"unrecognized arguments: --?([\w-]+)", message)
+        known = [flag[2:] for action in self._actions for flag in action.option_strings if flag.startswith("--")]
+        near = typed and difflib.get_close_matches(typed[1], known, n=1)  # dashes would make all of them alike
+        return f": did you mean --{near[0]}?" if near else ""
 
 
 def add_train_flags(parser: argparse.ArgumentParser) -> None:

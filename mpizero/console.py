@@ -12,16 +12,19 @@ from typing import Any
 from mpizero.comm import needlessly_spread
 from mpizero.dtypes import ITEMSIZE
 from mpizero.engine.job import Job
+from mpizero.engine.config import Settings
 from mpizero.engine.trainer import StepRecord
 from mpizero.layout import SHARDED, Wrapping
 from mpizero.memory.kinds import ACTIVATION, MODEL_STATE, WORKSPACE
+from mpizero.layout import REPLICATED
 from mpizero.planner import formula_sizes
 from mpizero.quantities import in_units
-from mpizero.schedule import STRATEGIES
+from mpizero.schedule import STRATEGIES, StepSettings
 from mpizero.text import counted, numbers, precision, table
 
 WIDTH = 100  # columns where no terminal tells, and the most that text takes
 LONG = 20.0  # seconds; a run that takes longer says how much is left
+OF_GATHERS = ("backward_prefetch", "forward_prefetch", "keep_last_unit", "limit_all_gathers")
 
 
 def wrapped(text: str, indent: str = "  ") -> str:
@@ -53,6 +56,7 @@ def header(job: Job) -> str:
     if spread := needlessly_spread(world.hosts, job.mesh.shape):
         lines.append(f"note: the shard group of ranks {numbers(spread[0])} spans hosts although it would fit into one: "
                      "give each host a multiple of --shard-size ranks")
+    lines += [f"note: {note}" for note in _without_effect(settings)]
     return "\n".join(map(wrapped, lines))
 
 
@@ -66,6 +70,18 @@ def _batch(job: Job) -> str:
     return (f"{counted(settings.batch_size, 'sample')} a rank x {counted(settings.step.accumulation, 'microbatch')} = "
             f"{job.samples:,} a step" + (f" and {counted(pads, 'pad')} that {'weigh' if pads > 1 else 'weighs'} nothing"
                                          if pads else ""))
+
+
+def _without_effect(settings: Settings) -> list[str]:
+    """Of flags that were given and change nothing."""
+    step, plain, notes = settings.step, StepSettings(), []
+    idle = [f"--{name.replace('_', '-')}" for name in OF_GATHERS if getattr(step, name) != getattr(plain, name)]
+    if idle and STRATEGIES[step.stage].placement.params is REPLICATED:
+        notes.append(f"{' and '.join(idle)} {'has' if len(idle) == 1 else 'have'} no effect, since stage {step.stage} "
+                     "keeps whole parameters and gathers none in forward and backward: use --stage 3")
+    if step.no_sync and step.accumulation == 1:
+        notes.append("--no-sync has no effect with one microbatch a step: use --accumulation 2 or more")
+    return notes
 
 
 # -- a line a step ----------------------------------------------------------------------------------------------------
@@ -148,22 +164,24 @@ def shares(ranks: Sequence[Mapping[str, float]]) -> str:
 
 def proof(summary: Mapping[str, Any]) -> str:
     """The tables at the end: counted bytes beside planned ones; ranks that counted the same share a row."""
+    ran = bool(summary["losses"])
     equal = "yes" if summary["replicas_equal"] else "NO: " + "; ".join(summary["mismatches"][:3])
     return "\n\n".join([
         "model states, bytes of a rank: counted, and whether plan and formula say the same\n"
-        + _states(summary["memory"]),
-        "device memory at its highest, bytes of a rank: model states + activations + workspace (temporaries)\n"
-        + _device(summary["memory"]),
-        _sent(summary),
+        + _states(summary["memory"], ran),
+        wrapped("device memory, bytes of a rank, at the one moment when it was highest in all: model states may have "
+                "been higher at another (peak above); workspace: temporaries", "") + "\n" + _device(summary["memory"]),
+        _sent(summary) if ran else "sent in a step: no step has run",
         f"replicas equal: {equal}\nweights sha256 {summary['weights_sha256']}",
     ])
 
 
-def _states(ranks: Sequence[Mapping[str, Any]]) -> str:
+def _states(ranks: Sequence[Mapping[str, Any]], ran: bool) -> str:
+    """ran: whether there was a step, and so a backward."""
     def row(rank: Mapping[str, Any]) -> tuple[object, ...]:
         planned = all(rank[what] == rank[f"planned_{what}"] for what in ("at_rest", "after_backward", "peak"))
-        return (rank["at_rest"], rank["after_backward"], rank["peak"], planned,
-                rank["after_backward"] == rank["formula_after_backward"])
+        formula = rank["after_backward"] == rank["formula_after_backward"]
+        return (rank["at_rest"], rank["after_backward"] if ran else "-", rank["peak"], planned, formula if ran else "-")
 
     return _grouped(["at rest", "after backward", "peak", "= plan", "= formula"], ranks, row)
 

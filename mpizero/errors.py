@@ -1,12 +1,14 @@
 """Errors meant for users: each message says what is wrong, why, and the cure.
 
-An entry point turns a `MpizeroError` into one sentence on standard error and exit status 2; any other exception is a
-bug of ours and ends the job with its traceback.
+An entry point turns a `MpizeroError` into one sentence on standard error and its exit status: 2 for mistakes, 1 for
+training that went wrong. Any other exception is a bug of ours and ends the job with its traceback.
 """
 
 
 class MpizeroError(Exception):
-    """Base of every error a user can cause and cure."""
+    """Base of every error a user can cause and cure. status: the exit status of an entry point."""
+
+    status = 2
 
 
 class ConfigError(MpizeroError, ValueError):
@@ -36,10 +38,16 @@ class OutOfDeviceMemory(MpizeroError, MemoryError):
 class LossScaleError(MpizeroError, ArithmeticError):
     """Gradients overflow even at the smallest loss scale."""
 
+    status = 1
+
 
 class DivergenceError(MpizeroError, ArithmeticError):
     """Gradients are not finite although nothing scales them."""
 
+    status = 1
+
 
 class ReplicaMismatch(MpizeroError, RuntimeError):
     """Buffers that must be equal between ranks are not."""
+
+    status = 1

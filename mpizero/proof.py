@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import textwrap
+import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -11,6 +13,7 @@ from mpizero.schedule import STRATEGIES
 from mpizero.text import table
 
 COLUMNS = 100
+EVERY = 10.0  # seconds between lines that say how far it is, where they stay
 Row = dict[str, Any]
 COUNTED = (  # headings of columns, each with the key of a row, or several, of which all must be true
     ("after\nbackward", "after_backward"), ("= plan,\nformula", ("bytes_equal_plan", "bytes_equal_formula")),
@@ -77,14 +80,19 @@ def _table(headings: Sequence[str], rows: Iterable[list[Any]]) -> str:
 
 
 def progress(total: int, rank: int) -> Callable[[str], None]:
-    """A function that shows on rank 0's terminal what is being done, a line of standard error that the next one
-    replaces; "" takes it away. Does nothing where standard error is no terminal."""
-    if rank or sys.stderr is None or not sys.stderr.isatty():
+    """A function that tells on rank 0's standard error what is being done. On a terminal it is a line that the next one
+    replaces, and "" takes it away. Elsewhere, as below an mpirun, it is a line of its own now and then."""
+    if rank or sys.stderr is None:
         return lambda what: None
-    done = iter(range(1, total + 1))
+    done, terminal, told = iter(range(1, total + 1)), sys.stderr.isatty(), [-math.inf]
 
     def step(what: str) -> None:
-        sys.stderr.write(f"\r\033[Krun {next(done, total)} of {total}: {what}" if what else "\r\033[K")
+        number, now = next(done, total) if what else 0, time.monotonic()
+        if terminal:
+            sys.stderr.write(f"\r\033[Krun {number} of {total}: {what}" if what else "\r\033[K")
+        elif what and now - told[0] >= EVERY:
+            told[0] = now
+            sys.stderr.write(f"run {number} of {total}: {what}\n")
         sys.stderr.flush()
 
     return step

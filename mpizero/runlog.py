@@ -81,6 +81,8 @@ def make_folder(folder: str | Path) -> None:
     """ConfigError if it cannot be made."""
     try:
         os.makedirs(folder, exist_ok=True)
+    except FileExistsError:
+        raise ConfigError(f"`log` {folder} is a file: give a folder, which is made if need be") from None
     except OSError as error:
         _fail(folder, error)
 

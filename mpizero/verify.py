@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import shlex
 import sys
+import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -28,7 +29,7 @@ from mpizero.engine.summary import summarise
 from mpizero.engine.trace import trace
 from mpizero.engine.trainer import run_steps
 from mpizero.planner import formula_sent
-from mpizero.proof import progress, show_fault, show_hybrids, show_stages, show_whole
+from mpizero.proof import COLUMNS, progress, show_fault, show_hybrids, show_stages, show_whole
 from mpizero.runlog import begin_log, make_folder, new_id
 from mpizero.schedule import STRATEGIES, IllegalSchedule, validate
 from mpizero.schedule.actions import AllGatherParam
@@ -102,7 +103,11 @@ def prove(config: TrainConfig, world: Group, logs: Logs | None = None) -> dict[s
     if logs is not None:
         say(f"\nlogs of each stage on {counted(world.size, 'rank')} are in {readable(logs.folder)}; one picture of all:"
             f"\n  python -m mpizero.report {readable(shlex.quote(logs.folder))}")
-    say(f"\n{'every claim holds' if holds else 'SOME CLAIMS DO NOT HOLD'}: {true} of {len(rows)} rows")
+    verdict = f"{'every claim holds' if holds else 'SOME CLAIMS DO NOT HOLD'}: {true} of {len(rows)} rows"
+    if world.size == 1:
+        verdict += (", on 1 rank, where nothing is sharded or sent and the fault is not tried: start several with "
+                    "mpirun -n 4 python -m mpizero.verify")
+    say("\n" + textwrap.fill(verdict, COLUMNS, break_on_hyphens=False))
     return {"holds": holds, "model": config.model, "rows": rows}
 
 

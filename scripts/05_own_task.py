@@ -85,6 +85,8 @@ def main():
         rows.append([stage, summary["losses"][0], summary["eval_loss"], summary["weights_sha256"][:16]])
     if world.rank == 0:
         print(table(["stage", "first loss", "held-out loss", "weights, sha256"], rows))
+        if world.size == 1:
+            print("1 rank: nothing is sharded or sent, so equal weights say little; start several with mpirun -n 4")
     _, first, held_out, _ = rows[0]
     return 0 if held_out < 0.01 < first and len({weights for *_, weights in rows}) == 1 else 1
 

@@ -51,7 +51,7 @@ KINDS = {  # where the value of a claim comes from
 @dataclass(frozen=True)
 class Claim:
     """claimed and found as people read them. agrees: what this is all about; None where nothing is compared. source:
-    the lecture's section; the paper's; `ours` for numbers that are neither's. given: what a simulation assumes."""
+    the lecture's section; the paper's; `ours` where neither says so or how much. given: what a simulation assumes."""
 
     text: str
     source: str
@@ -127,6 +127,12 @@ def tally(claims: Iterable[Claim]) -> dict[str, dict[str, int]]:
             for kind in KINDS if (these := [claim for claim in every if claim.kind == kind])}
 
 
+def count_ours(claims: Iterable[Claim]) -> str:
+    """How many of them neither the lecture nor a paper states."""
+    count = sum(claim.source.startswith("ours") for claim in claims if claim.agrees is not None)
+    return f"{count} of them ours: neither the lecture nor a paper states them, or not with that bound"
+
+
 def _say(value: Any, unit: str = "") -> str:
     if isinstance(value, list | tuple):
         text = ", ".join(map(_say, value))
@@ -178,7 +184,8 @@ def tell(asked: argparse.Namespace, doc: str | None, demos: Sequence[Callable[[]
     every = [claim for demo in told.values() for claim in demo.claims]
     kinds = tally(every)
     count, agree = (sum(each[key] for each in kinds.values()) for key in ("claims", "agree"))
-    say("\n".join(["", *[_show_claim(claim) for claim in every if claim.agrees is False], _show_kinds(kinds),
+    summed = fill(f"{_show_kinds(kinds)}; {count_ours(every)}", WIDTH)
+    say("\n".join(["", *[_show_claim(claim) for claim in every if claim.agrees is False], summed,
                    f"{count} claims, {agree} agree"]), flush=True)
     if speaks:
         seconds = time.perf_counter() - begin
@@ -229,7 +236,7 @@ def _show_kinds(kinds: dict[str, dict[str, int]]) -> str:
     """`planned 9, definition 0 (2 shown)`."""
     words = [f"{kind} {each['claims']}" + (f" ({each['shown']} shown, not counted)" if each["shown"] else "")
              for kind, each in kinds.items()]
-    return fill(", ".join(words), WIDTH)
+    return ", ".join(words)
 
 
 def _write(asked: argparse.Namespace, told: dict[int, Demo], summary: dict[str, Any]) -> None:

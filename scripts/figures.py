@@ -85,7 +85,7 @@ def fragments(plain: Outcome, arena: Outcome) -> Figure:
 
 def losses(curves: Mapping[str, Sequence[float]]) -> Figure:
     """Losses over steps, and their differences from the first run's."""
-    made = draw_losses({name: dict(enumerate(values)) for name, values in curves.items()})
+    made = draw_losses({name: dict(enumerate(values, 1)) for name, values in curves.items()})
     made.axes[0].set_title("Loss on four ranks: ZeRO's curves lie on data parallelism's", loc="left", fontsize=9,
                            fontweight="bold")
     return made
@@ -166,7 +166,7 @@ def unit_size(rows: Sequence[Sizing], itemsize: int) -> Figure:
                       fontsize=8, ha="left" if above else "right", va="bottom" if above else "top")
     axes.set_xscale("log")
     axes.set_yscale("log")
-    axes.set_xlim(1.2, 9000)
+    axes.set_xlim(1.2, 20_000)
     axes.set_ylim(0.3, 45)
     _ticks(axes.xaxis, (3, 10, 30, 100, 300, 1000, 3000))
     _ticks(axes.yaxis, (0.5, 1, 2, 5, 10, 20))

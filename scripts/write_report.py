@@ -73,10 +73,12 @@ def _verdict(every: Sequence[Told]) -> str:
 
 
 def _kinds(every: Sequence[Told]) -> str:
-    """How many there are of each kind."""
-    kinds = claims.tally(claims.Claim(**claim) for claim in every)
-    return _rows(["kind", "claims", "agree", "shown, not counted"],
-                 [[claims.KINDS[kind], *each.values()] for kind, each in kinds.items()])
+    """How many there are of each kind, and how many are ours."""
+    made = [claims.Claim(**claim) for claim in every]
+    kinds = claims.tally(made)
+    table = _rows(["kind", "claims", "agree", "shown, not counted"],
+                  [[claims.KINDS[kind], *each.values()] for kind, each in kinds.items()])
+    return f"{table}\n\n{claims.count_ours(made)}."
 
 
 def _summary(name: str, each: Told | None) -> list[Any]:

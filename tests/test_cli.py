@@ -129,9 +129,16 @@ def test_what_people_type(typed, meant):
     assert train_config(flags(), ["--dtype", typed]).dtype == meant
 
 
+def test_a_flag_of_another_command_is_no_mistyped_one():
+    """`--steps` has letters of `--help`."""
+    with pytest.raises(ConfigError, match=r"^unrecognized arguments: --steps 2 \(see verify --help\)$"):
+        Parser(prog="verify").parse_args(["--steps", "2"])
+
+
 @pytest.mark.parametrize(("words", "says"), [
     (["--batchsize", "4"], "did you mean --batch-size?"), (["--stages=3"], "did you mean --stage?"),
-    (["--lrr", "1"], "did you mean --lr?"), (["--xyzzy"], "unrecognized arguments: --xyzzy (see train --help)"),
+    (["--lrr", "1"], "did you mean --lr?"), (["--helper"], "did you mean --help?"),
+    (["--xyzzy"], "unrecognized arguments: --xyzzy (see train --help)"),
     (["--dtype", "fp8"], "invalid choice: 'fp8'"),
 ])
 def test_mistyped_flags(words, says):

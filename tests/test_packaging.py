@@ -84,3 +84,32 @@ def test_dependencies():
     assert set(required) == RUNTIME
     assert "mpi-pytest" not in config["options.extras_require"]["test"].split()
     assert len((ROOT / "pyproject.toml").read_text().splitlines()) == 3
+
+
+# How setuptools would make an editable install of this folder: _StaticPth puts the folder itself on sys.path
+STRATEGY = """
+from setuptools.command.editable_wheel import editable_wheel
+from setuptools.dist import Distribution
+project = Distribution()
+project.parse_config_files()
+command = editable_wheel(project)
+command.ensure_finalized()
+command.project_dir = "."
+print(type(command._select_strategy("mpizero", "", "")).__name__)
+"""
+
+
+def test_an_editable_install_is_a_plain_path(launch):
+    """Its other form, an import hook, comes after the current folder, and loses there against a clone."""
+    pytest.importorskip("setuptools")
+    end = launch(None, "-W", "ignore", "-c", STRATEGY)
+    assert end.stdout.split() == ["_StaticPth"], end.output
+
+
+@pytest.mark.launches
+def test_a_command_runs_beside_a_clone(launch, tmp_path):
+    """A clone's folder has the package's name and no __init__.py: a namespace package, of which a path has more."""
+    (tmp_path / "mpizero" / "mpizero").mkdir(parents=True)
+    (tmp_path / "mpizero" / "mpizero" / "__init__.py").touch()
+    end = launch(None, "-m", "mpizero.train", "--steps", "1", cwd=tmp_path)
+    assert end.status == 0, end.output

@@ -93,6 +93,8 @@ def test_what_cannot_be_written_gets_a_sentence(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match="`log` .*/file/log cannot be written: Not a directory"):
         make_folder(tmp_path / "file" / "log")
+    with pytest.raises(ConfigError, match="`log` .*/file is a file: give a folder"):
+        make_folder(tmp_path / "file")
     with pytest.raises(ConfigError, match="`log` .*/file/run.json cannot be written: Not a directory"):
         open_log(tmp_path / "file", "first", {})
     log = open_log(tmp_path, "first", {})

@@ -11,7 +11,9 @@ import numpy as np
 import pytest
 
 from mpizero.cli import Parser, add_train_flags, check_writable, printer, train_config, write_json
-from mpizero.console import proof
+from mpizero.console import header, proof
+from mpizero.engine.config import TrainConfig
+from mpizero.engine.job import prepare
 from mpizero.errors import ConfigError
 from mpizero.train import main
 from tests.report.sample import sample
@@ -200,6 +202,13 @@ def test_json_has_no_nan(launch, tmp_path):
     assert None in [*summary["losses"], summary["eval_loss"]]
 
 
+def test_training_that_cannot_go_on_is_no_mistake_in_the_command(launch):
+    """Status 1, as where the last loss is not finite."""
+    end = launch(2, *TRAIN, "--lr", "1e9", "--hidden", "8")
+    assert end.status == 1 and end.stderr.count("mpizero: error: the gradient of unit") == 1, end.output
+    assert "Traceback" not in end.output
+
+
 def test_a_full_disk_gets_a_sentence(launch):
     assert "cannot be written: No space left on device" in sentence(launch(None, *TRAIN, *QUICK, "--json", "/dev/full"))
 
@@ -317,3 +326,17 @@ def test_no_steps_at_all(launch, tmp_path):
     memory = json.loads((tmp_path / "log" / "s.json").read_text())["memory"][0]
     assert memory["at_rest"] == memory["planned_at_rest"] == memory["planned_peak"] > 0
     assert memory["after_backward"] == memory["planned_after_backward"] == 0
+    assert "NO" not in end.stdout and "sent in a step: no step has run\n" in end.stdout
+    [row] = [line.split() for line in end.stdout.splitlines() if line.startswith("0-1 ") and line.split()[-1] == "-"]
+    assert row == ["0-1", f"{memory['at_rest']:,}", "-", f"{memory['at_rest']:,}", "yes", "-"]
+
+
+@pytest.mark.parametrize("config, words", [
+    ({"stage": "1", "backward_prefetch": 1}, "--backward-prefetch has no effect, since stage 1 keeps whole parameters"),
+    ({"stage": "2", "keep_last_unit": True, "limit_all_gathers": 2}, "--keep-last-unit and --limit-all-gathers have "),
+    ({"stage": "3", "no_sync": True}, "--no-sync has no effect with one microbatch a step"),
+    ({"stage": "3", "backward_prefetch": 1, "no_sync": True, "accumulation": 2}, "")])
+def test_flags_that_change_nothing_are_told(config, words, world):
+    """Wherever a run starts, once for all of them."""
+    told = " ".join(header(prepare(TrainConfig(**config), world)).replace("\n ", "").split())
+    assert words in told and told.count("note: ") == bool(words)

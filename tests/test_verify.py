@@ -168,6 +168,25 @@ def test_a_terminal_sees_how_far_it_is(quick, monkeypatch, capsys, group):
     assert numbers == ([] if group.rank else list(range(1, int(told[-1][1]) + 1)))
 
 
+def test_elsewhere_it_says_so_in_lines_now_and_then(monkeypatch, capsys):
+    times = iter([0.0, 3.0, 9.99, 10.0, 12.0, 20.0])
+    monkeypatch.setattr("time.monotonic", lambda: next(times))
+    step = proof.progress(5, 0)
+    for what in ("a", "b", "", "c", "d", "e"):
+        step(what)
+    assert capsys.readouterr().err == "run 1 of 5: a\nrun 3 of 5: c\nrun 5 of 5: e\n"
+    monkeypatch.undo()
+    proof.progress(5, 1)("a")
+    assert capsys.readouterr().err == ""
+
+
+def test_one_rank_proves_little_and_says_so(launch):
+    end = launch(None, *VERIFY)
+    assert end.status == 0 and "fault:" not in end.stdout, end.output
+    assert end.stdout.endswith("every claim holds: 5 of 5 rows, on 1 rank, where nothing is sharded or sent and the "
+                               "fault is not\ntried: start several with mpirun -n 4 python -m mpizero.verify\n")
+
+
 def test_logs_of_all_stages_become_one_picture(launch, tmp_path):
     """The command for a GPT. Logs are of the largest number of ranks; the command that draws them is told, and the
     verdict stays the last line."""
@@ -176,7 +195,8 @@ def test_logs_of_all_stages_become_one_picture(launch, tmp_path):
     assert end.status == 0 and json.loads((tmp_path / "proof.json").read_text())["holds"], end.output
     *_, told, empty, last = end.stdout.splitlines()
     assert told == f"  python -m mpizero.report {tmp_path}/logs" and not empty and last.startswith("every claim holds")
-    assert max(map(len, end.stdout.splitlines())) <= max(100, len(str(tmp_path)) + 80) and not end.stderr
+    assert max(map(len, end.stdout.splitlines())) <= max(100, len(str(tmp_path)) + 80)
+    assert end.stderr.startswith("run 1 of 21: 1 rank, stage 0\n")  # below mpirun nothing is a terminal
     logs = [read_log(folder) for folder in sorted((tmp_path / "logs").iterdir())]
     assert [log.run["stage"] for log in logs] == list(STRATEGIES)
     assert all(log.run["world_size"] == 2 and log.summary["run"] == log.run["run"] and log.trace and len(log.steps) == 6

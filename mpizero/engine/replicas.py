@@ -49,7 +49,7 @@ def compare_replicas(world: Group, units: Sequence[Unit]) -> list[Mismatch]:
 
 
 def check_replicas(world: Group, units: Sequence[Unit], step: int) -> None:
-    """Raise `ReplicaMismatch` on every rank if replicas differ. Collective."""
+    """Raise `ReplicaMismatch` on every rank if replicas differ. Collective. step: the last one's number, from 1."""
     found = compare_replicas(world, units)
     if found:
         more = f"; and {len(found) - 3} more" if len(found) > 3 else ""

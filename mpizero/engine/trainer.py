@@ -79,7 +79,7 @@ def run_steps(job: Job, report: Callable[[StepRecord], None] = lambda record: No
             record = replace(record, eval_loss=progress.evaluated[1])
         progress.records.append(record)
         if _due(job, job.settings.check_replicas):
-            check_replicas(job.world, job.state.units, record.step)
+            check_replicas(job.world, job.state.units, job.state.step)
         report(record)
         if progress.signal:
             break
@@ -134,11 +134,11 @@ def _accumulate(job: Job, scale: float, stop: Callable[[], int]) -> Agreed:
                               agree=agree).agreed
     assert agreed is not None, "a list of gradients ends in Agree"
     if agreed.targets != expected:
-        raise DataError(f"step {job.state.step}: the loss counted {agreed.targets:,} targets, but Dataset.count gave "
-                        f"{expected:,}, by which rank {job.world.rank} divided its gradients: let it give the number "
-                        "that the batches hold, alike on all ranks")
+        raise DataError(f"step {job.state.step + 1}: the loss counted {agreed.targets:,} targets, but Dataset.count "
+                        f"gave {expected:,}, by which rank {job.world.rank} divided its gradients: let it give the "
+                        "number that the batches hold, alike on all ranks")
     if agreed.found_inf and not job.state.scaler.enabled:
-        raise DivergenceError(f"step {job.state.step}: the gradient of unit {agreed.culprit} is not finite, and "
+        raise DivergenceError(f"step {job.state.step + 1}: the gradient of unit {agreed.culprit} is not finite, and "
                               f"{job.settings.dtype} has no loss scale to lower: lower `lr`, lengthen `warmup`, or "
                               "set `clip` 1.0")
     return agreed

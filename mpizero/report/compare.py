@@ -17,10 +17,13 @@ from mpizero.text import readable
 HOW = ("stage", "shard_size", "no_sync", "backward_prefetch", "forward_prefetch", "keep_last_unit", "limit_all_gathers",
        "device_memory", "check_replicas", "data")
 SPLIT = ("ranks", "batch_size", "accumulation")  # their product is what one step takes
+# What decides in which order terms are added, though it does not change them
+ORDER = {"ranks": "number of ranks", "batch_size": "batch of a rank", "accumulation": "number of microbatches",
+         "no_sync": "moment of reducing", "hybrid": "mesh"}
 LONGEST = 28  # characters of a run's name
 NAMED = 3  # settings in it
 Settings = dict[str, Any]
-Losses = dict[int, float | None]  # step -> loss
+Losses = dict[int, float | None]  # number of the step, from 1 -> loss
 
 
 @dataclass(frozen=True)
@@ -34,7 +37,7 @@ class Run:
 
     @property
     def losses(self) -> Losses:
-        return {row["step"]: row["loss"] for row in self.log.steps}
+        return {row["step"] + 1: row["loss"] for row in self.log.steps}
 
 
 def compare(logs: Sequence[Log]) -> list[Run]:
@@ -128,12 +131,32 @@ def verdicts(runs: Sequence[Run]) -> list[str]:
             said.append(f"{run.name} and {first.name} have no step in common.")
         elif off:
             said.append(f"{run.name}: the loss differs from that of {first.name} in {len(off):,} of {len(apart):,} "
-                        f"steps, first in step {off[0]:,}, by at most {max(map(abs, apart.values())):.2g}.")
+                        f"steps, first in step {off[0]:,}, by at most {max(map(abs, apart.values())):.2g}."
+                        f"{_reason(first.log, run.log)}")
         else:
             same.setdefault(len(apart), []).append(run.name)
     equal = [f"{_list(found)}: all {steps:,} losses are those of {first.name}, bit for bit: the difference is exactly "
              "zero." for steps, found in same.items()]
     return [*equal, *said, *_weights(runs)]
+
+
+def _reason(first: Log, other: Log) -> str:
+    """Why equal training gives other bits; "" where nothing tells."""
+    orders = [_order(log) for log in (first, other)]
+    found = [words for name, words in ORDER.items() if orders[0].get(name) != orders[1].get(name)]
+    if not found:
+        return ""
+    return (f" With another {' and '.join(found)} the same terms are added in another order, and each sum is "
+            f"rounded to {orders[1].get('dtype', 'its type')}, which later steps amplify: bits are "
+            "the same across stages, not across that.")
+
+
+def _order(log: Log) -> Settings:
+    """The settings of `ORDER`. Groups of one rank, and of all, add as data parallelism does."""
+    found = settings(log)
+    ranks, shards = found.get("ranks"), found.get("shard_size")
+    alone = found.get("accumulation", 1) == 1  # then there is one moment of reducing
+    return {**found, "no_sync": not alone and found.get("no_sync"), "hybrid": None if shards in (1, ranks) else shards}
 
 
 def _weights(runs: Sequence[Run]) -> list[str]:

@@ -17,7 +17,8 @@ SPANS = 700  # columns of pixels in a small window; of each a line shows at most
 
 @styled
 def draw_curves(steps: list[dict[str, Any]]) -> Figure:
-    """steps: rows of steps.jsonl. Skipped steps are grey lines across both axes. Of very many steps, see `thin`."""
+    """steps: rows of steps.jsonl, numbered from 0; the picture's are from 1. Skipped steps are grey lines across both
+    axes. Of very many steps, see `thin`."""
     made, (loss, norm) = figure(4.4, 2, sharex=True)
     title(loss, f"Loss and gradient norm of {len(steps):,} steps")
     loss.set_ylabel("loss (nats)")
@@ -32,7 +33,7 @@ def draw_curves(steps: list[dict[str, Any]]) -> Figure:
     norms = [row["grad_norm"] for row in steps if row["grad_norm"]]
     if norms and max(norms) > 20 * min(norms):
         norm.set_yscale("log")
-    skipped = [row["step"] for row in steps if row["skipped"]]
+    skipped = [row["step"] + 1 for row in steps if row["skipped"]]
     if skipped:
         shown = skipped[::-(-len(skipped) // SPANS)]
         marks = [axes.vlines(shown, 0, 1, transform=axes.get_xaxis_transform(), color=GREY, linewidth=1)
@@ -59,4 +60,5 @@ def _line(axes: Axes, steps: list[dict[str, Any]], key: str, color: str) -> Any:
         axes.text(0.5, 0.5, "no step has this number", transform=axes.transAxes, ha="center", va="center")
     values = [float("nan") if row[key] is None else row[key] for row in steps]
     marker = "o" if len(steps) <= MARKED else ""
-    return axes.plot([row["step"] for row in steps], values, color=color, linewidth=1.4, marker=marker, markersize=3)[0]
+    return axes.plot([row["step"] + 1 for row in steps], values, color=color, linewidth=1.4, marker=marker,
+                     markersize=3)[0]

@@ -6,9 +6,21 @@ from collections.abc import Iterator
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
-from mpizero.report.memory import fullest, stack
+from mpizero.report.memory import color_of, fullest, stack
 from mpizero.report.spans import AXES_INCHES, TRACK_INCHES, Span, draw_spans, lanes, legend_of, span_of
-from mpizero.report.style import DARK, LIGHT, WIDTH, byte_unit, enlarged, figure, second_unit, styled, title
+from mpizero.report.style import (
+    DARK,
+    LIGHT,
+    WIDTH,
+    byte_unit,
+    enlarged,
+    figure,
+    legend_below,
+    second_unit,
+    styled,
+    swatch,
+    title,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -24,18 +36,21 @@ HOST = 12  # characters of a host's name
 def draw_gantt(trace: dict[str, Any]) -> Figure:
     """trace: trace.json. The wider, up to three times, the more bars there are to name."""
     ranks = trace["ranks"][:SHOWN]
+    short = _short({name for rank in ranks for name in (*(row["label"] for row in rank["actions"]),
+                                                        *(each["unit"] for each in rank["collectives"]))})
     tracks = [list(track) for index, rank in enumerate(ranks)
-              for track in (_computing(rank, PITCH * index), _communicating(rank, PITCH * index + 1))]
+              for track in (_computing(rank, PITCH * index, short), _communicating(rank, PITCH * index + 1, short))]
     times = min(max(1.0, BAR * max(map(len, tracks)) / AXES_INCHES), 3.0)
     with enlarged(times):
-        return _draw(trace, ranks, [span for track in tracks for span in track], times)
+        return _draw(trace, ranks, [span for track in tracks for span in track], times, short)
 
 
-def _draw(trace: dict[str, Any], ranks: list[dict[str, Any]], spans: list[Span], times: float) -> Figure:
+def _draw(trace: dict[str, Any], ranks: list[dict[str, Any]], spans: list[Span], times: float,
+          short: dict[str, str]) -> Figure:
     finish = max((row["end_s"] for rank in ranks for row in (*rank["actions"], *rank["collectives"])), default=0.0)
     rows = [PITCH * index + track for index in range(len(ranks)) for track in (0, 1)]
     inches = TRACK_INCHES * (rows[-1] + 1.2)
-    made, (memory, sent, axes) = figure(inches + 3.4 * times, 3, times * WIDTH, sharex=True,
+    made, (memory, sent, axes) = figure(inches + 4.0 * times, 3, times * WIDTH, sharex=True,
                                         gridspec_kw={"height_ratios": [1.1 * times, 0.7 * times, inches]})
     draw_spans(axes, spans, 0.0, finish, finish, times)
     axes.set_yticks([PITCH * index + 0.5 for index in range(len(ranks))], [_name(rank) for rank in ranks],
@@ -48,8 +63,11 @@ def _draw(trace: dict[str, Any], ranks: list[dict[str, Any]], spans: list[Span],
     more = ""
     if len(trace["ranks"]) > SHOWN:
         more = f" (ranks 0 to {SHOWN - 1} of {len(trace['ranks'])}; perfetto.json has all)"
-    title(memory, f"Step {trace['step']}: memory of rank {fullest(trace)['rank']}, and below it what it sent")
-    title(axes, f"Each rank computes (upper bars), communicates (lower bars){more}")
+    for upper in (memory, sent):
+        upper.locator_params(axis="y", nbins=4)
+    title(memory, f"Step {trace['step'] + 1}: memory of rank {fullest(trace)['rank']}, and below it what it sent")
+    named = next((f"; {label}: {name}" for name, label in sorted(short.items()) if label != name), "")
+    title(axes, f"Each rank computes (above), communicates (below){named}{more}")
     legend_of(made, spans)
     return made
 
@@ -66,7 +84,8 @@ def _memory_over_time(axes: Axes, trace: dict[str, Any], finish: float) -> None:
     factor, _ = second_unit(finish)
     unit, name = byte_unit(max((row["peak_bytes"] for row in actions), default=0))
     edges = [factor * row[key] for row in actions for key in ("begin_s", "end_s")]
-    stack(axes, actions, [*edges, max([factor * finish, *edges[-1:]])], unit, 0)
+    bands = stack(axes, actions, [*edges, max([factor * finish, *edges[-1:]])], unit, 0)
+    legend_below(axes, [swatch(color_of(kind)) for kind, _, _ in bands], [kind for kind, _, _ in bands])
     axes.set_ylabel(name.partition(" ")[0])
 
 
@@ -81,22 +100,23 @@ def _sent_over_time(axes: Axes, trace: dict[str, Any], finish: float) -> None:
     axes.set_ylabel(f"{name.partition(' ')[0]} sent")
 
 
-def _computing(rank: dict[str, Any], row: float) -> Iterator[Span]:
+def _short(names: set[str]) -> dict[str, str]:
+    """What to write for each name: of `layers.2` its `2`, and of all of them alike, unless two would become one."""
+    short = {name: name.rpartition(".")[2] for name in names}
+    return short if len(set(short.values())) == len(short) else {name: name for name in names}
+
+
+def _computing(rank: dict[str, Any], row: float, short: dict[str, str]) -> Iterator[Span]:
     for action in rank["actions"]:
         if action["computes"] and action["end_s"] > action["begin_s"]:
-            yield Span(row, action["begin_s"], action["end_s"], span_of(action), _labels(action["label"]))
+            yield Span(row, action["begin_s"], action["end_s"], span_of(action), (short[action["label"]],))
 
 
-def _communicating(rank: dict[str, Any], row: float) -> Iterator[Span]:
+def _communicating(rank: dict[str, Any], row: float, short: dict[str, str]) -> Iterator[Span]:
     """Collectives; where several are under way they share the row's height."""
     found = rank["collectives"]
     lane = lanes((each["begin_s"], each["end_s"]) for each in found)
     count = max(lane, default=0) + 1
     for each, number in zip(found, lane, strict=True):
         middle = row - 0.42 + 0.84 * (number + 0.5) / count
-        yield Span(middle, each["begin_s"], each["end_s"], each["op"], _labels(each["unit"]), 0.84 / count)
-
-
-def _labels(name: str) -> tuple[str, ...]:
-    """`h.3`, or where that has no room `3`."""
-    return name, name.rpartition(".")[2]
+        yield Span(middle, each["begin_s"], each["end_s"], each["op"], (short[each["unit"]],), 0.84 / count)

@@ -79,8 +79,9 @@ def read_log(folder: str | Path) -> Log:
     run = about["run"] if about is not None else steps[0].get("run") if steps else None
     strange = next((row for row in steps if row.get("run") != run), None)
     if strange is not None:
-        raise ConfigError(f"{folder / 'steps.jsonl'}: step {strange['step']} is of another run ({strange.get('run')}) "
-                          f"than {'run.json' if about else 'the first one'} ({run}): give the folder of one run")
+        line = steps.index(strange) + 1
+        raise ConfigError(f"{folder / 'steps.jsonl'}, line {line}, is of another run ({strange.get('run')}) than "
+                          f"{'run.json' if about else 'the first one'} ({run}): give the folder of one run")
     summary, trace = _read(folder / "summary.json", SUMMARY), _read(folder / "trace.json", TRACE)
     if summary is not None:
         _check(summary.get("seconds_by", []), PARTS, f"{folder / 'summary.json'}: seconds_by")

@@ -69,13 +69,15 @@ def stack(axes: Axes, actions: Actions, edges: Sequence[float], unit: float, lin
     below, bands = [0.0] * len(rows), list[Band]()
     for kind in kinds(actions):
         above = [base + live.get(kind, 0) / unit for base, live in zip(below, rows, strict=True)]
-        axes.stairs(above, edges, baseline=below, fill=True, facecolor=_color(kind), edgecolor="white", linewidth=line)
+        axes.stairs(above, edges, baseline=below, fill=True, facecolor=color_of(kind), edgecolor="white",
+                    linewidth=line)
         bands.append((kind, below, above))
         below = above
     return bands
 
 
-def _color(kind: str) -> str:
+def color_of(kind: str) -> str:
+    """Black where the kind is a new one."""
     return MEMORY_COLORS.get(kind, BLACK)
 
 
@@ -91,7 +93,7 @@ def draw_memory(trace: dict[str, Any]) -> Figure:
     unit, name = byte_unit(capacity if drawn else peak)
     top = 1.22 * max(peak, capacity if drawn else 0, 1) / unit  # with room for the words about the peak
     bands = stack(axes, actions, [i / 2 for i in range(2 * len(actions) + 1)], unit, 0.3 if len(actions) < 100 else 0)
-    handles, labels = [swatch(_color(kind)) for kind, _, _ in bands], [kind for kind, _, _ in bands]
+    handles, labels = [swatch(color_of(kind)) for kind, _, _ in bands], [kind for kind, _, _ in bands]
     planned = [sum(row["planned_live"].values()) / unit for row in actions]
     handles.append(axes.hlines(planned, [i + 0.5 for i in range(len(actions))], range(1, len(actions) + 1),
                                color=BLACK, linewidth=1.8))
@@ -107,7 +109,7 @@ def draw_memory(trace: dict[str, Any]) -> Figure:
     _mark_phases(axes, actions)
     _name_areas(axes, bands, len(actions), top)
     if actions:
-        _name_peak(axes, bands, actions, unit, top)
+        _name_peak(axes, actions, unit, top)
     legend(made, handles, labels)
     return made
 
@@ -123,7 +125,7 @@ def _name_areas(axes: Axes, bands: list[Band], actions: int, top: float) -> None
         if free > room(top):
             middle = (min(above[begin:begin + halves]) + max(below[begin:begin + halves])) / 2
             axes.text((begin + halves / 2) / 2, middle, words, ha="center", va="center", fontsize=POINTS,
-                      color=text_color(_color(kind)))
+                      color=text_color(color_of(kind)))
 
 
 def room(top: float) -> float:
@@ -131,22 +133,22 @@ def room(top: float) -> float:
     return 1.3 * POINTS / 72 / AXES_HEIGHT * top
 
 
-def _name_peak(axes: Axes, bands: list[Band], actions: Actions, unit: float, top: float) -> None:
-    """Say above the highest peak what it is, and point into the workspace, which lives within actions alone and has no
-    room for its name."""
+def _name_peak(axes: Axes, actions: Actions, unit: float, top: float) -> None:
+    """Say above the highest peak what it is, and how much of it is workspace, which lives within actions alone and has
+    no room for its name; point to its top."""
     number = max(range(len(actions)), key=lambda i: actions[i]["peak_bytes"])
     row = actions[number]
-    workspace = row["peak_live"].get(WORKSPACE, 0)
     words = f"peak {in_units(row['peak_bytes'])} in {row['action']}"
-    heights = [(below[2 * number] + above[2 * number]) / 2 for kind, below, above in bands if kind == WORKSPACE]
-    if workspace and heights:
-        words += f": workspace {in_units(workspace)}"
-    right = number > len(actions) / 2  # of the middle: the words go to the left
-    where = (number + 0.25, heights[0] if workspace and heights else row["peak_bytes"] / unit)
-    arrow = {"arrowstyle": "->", "color": GREY, "linewidth": 0.9, "shrinkB": 0, "relpos": (float(right), 0.5)}
-    axes.annotate(words, where, (number + (0.7 if right else -0.2), top - 0.2 * room(top)), fontsize=POINTS, zorder=4,
-                  ha="right" if right else "left", va="top", arrowprops=arrow,
-                  bbox={"facecolor": "white", "edgecolor": "none", "pad": 1.0})
+    if workspace := row["peak_live"].get(WORKSPACE, 0):
+        words += f",\nof it workspace {in_units(workspace)}"
+    wide = max(text_inches(line, POINTS) for line in words.split("\n")) / AXES_WIDTH * len(actions)
+    _, begin, end = next(phase for phase in phases(actions) if phase[1] <= number < phase[2])
+    left = number + 1.2 if number + 1.2 + wide < end else number - 0.7 - wide  # beside the bar, and inside its phase
+    left = max(min(left, end - wide), begin + 0.2) if wide < end - begin else min(max(left, 0), len(actions) - wide)
+    beside = max(0.0, min((number + 0.25 - left) / wide, 1.0))  # from above the bar, or next to it
+    arrow = {"arrowstyle": "->", "color": GREY, "linewidth": 0.9, "shrinkA": 2, "shrinkB": 0, "relpos": (beside, 0.0)}
+    axes.annotate(words, (number + 0.25, row["peak_bytes"] / unit), (left, top - 0.2 * room(top)), fontsize=POINTS,
+                  zorder=4, va="top", arrowprops=arrow, bbox={"facecolor": "white", "edgecolor": "none", "pad": 1.0})
 
 
 def _covered(actions: Actions) -> str:
@@ -156,7 +158,7 @@ def _covered(actions: Actions) -> str:
 
 def _title(trace: dict[str, Any], rank: dict[str, Any], actions: Actions, beyond: str) -> list[str]:
     ranks = "the only one" if len(trace["ranks"]) == 1 else f"the fullest of {len(trace['ranks'])}"
-    first = f"Memory of rank {rank['rank']}, {ranks}, in step {trace['step']}"
+    first = f"Memory of rank {rank['rank']}, {ranks}, in step {trace['step'] + 1}"
     off = next((row["action"] for row in actions if not equals_plan(row)), None)
     plan = f"{_covered(actions)} equal the plan after every action"
     if off:

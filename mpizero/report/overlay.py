@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import textwrap
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -54,6 +55,7 @@ def draw_losses(curves: Mapping[str, Losses], compared: Sequence[str] | None = N
     handles = []
     for number, (name, losses) in enumerate(curves.items()):
         how = {"color": RUN_COLORS[number % len(RUN_COLORS)], "linestyle": LINES[number % len(LINES)],
+               "solid_capstyle": "butt",  # in the legend a thick line would else touch its text
                "linewidth": 1.2 + 1.6 * max(0, min(len(curves), 6) - 1 - number)}
         handles.append(_line(loss, losses, how))
         if name in shown and every:
@@ -163,9 +165,13 @@ def _volume(summary: dict[str, Any], passes: int) -> float:
 
 def _columns(axes: Axes, names: Sequence[str]) -> None:
     """A column for each run, under its name."""
-    lines = [name.replace(", ", ",\n") for name in names]
+    room = (WIDTH - 0.8) / max(len(names), 4)  # inches of a column
+    lines = [textwrap.fill(name, max(int(room / text_inches("x", 9)), 1), break_long_words=False,
+                           break_on_hyphens=False) for name in names]
     widest = max(text_inches(line, 9) for name in lines for line in name.split("\n"))
-    axes.set_xticks(range(len(names)), lines, rotation=90 * (widest * max(len(names), 4) > WIDTH - 0.8))
+    upright = widest > room
+    axes.set_xticks(range(len(names)), [name.replace(", ", ",\n") for name in names] if upright else lines,
+                    rotation=90 * upright)
     margin = max(0.5, (4 - len(names)) / 2)
     axes.set_xlim(-margin, len(names) - 1 + margin)
     axes.grid(axis="y", color=GREY, alpha=0.3, linewidth=0.5)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from mpizero.report.compare import Run, verdicts
 from mpizero.report.html import Markup, element, void
@@ -74,7 +75,7 @@ SOURCES = {
 
 def page(log: Log, figures: Mapping[str, bytes], tables: list[Table]) -> str:
     """The whole text. figures: name -> SVG."""
-    return _document(_title(log), _lead(log, figures), figures, CAPTIONS, tables)
+    return _document(_title(log), _lead(log, figures), figures, CAPTIONS, list(map(_from_one, tables)))
 
 
 def page_of_several(runs: Sequence[Run], figures: Mapping[str, bytes], tables: list[Table]) -> str:
@@ -91,6 +92,13 @@ def _document(title: str, said: Sequence[str], figures: Mapping[str, bytes], cap
             void("meta", name="viewport", content="width=device-width, initial-scale=1"), element("title", title),
             element("style", Markup(STYLE))]
     return f"<!DOCTYPE html>\n{element('html', element('head', *head), element('body', *body), lang='en')}\n"
+
+
+def _from_one(table: Table) -> Table:
+    """Steps numbered as people count them."""
+    if table.name != "steps":
+        return table
+    return replace(table, rows=[row | {"step": row["step"] + 1} for row in table.rows])
 
 
 def _sources() -> Markup:

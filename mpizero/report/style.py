@@ -96,10 +96,21 @@ def image(made: Figure, form: str) -> bytes:
 
 
 def legend(made: Figure, handles: Iterable[Any], labels: Iterable[str]) -> None:
-    """Below the axes, where it can hide nothing, in as many columns as there is room for."""
+    """Below all axes, where it can hide nothing, in as many columns as there is room for."""
     handles, labels = list(handles), [textwrap.fill(label, TITLE) for label in labels]
+    made.legend(handles, labels, loc="outside lower left", ncols=_columns(labels, WIDTH))
+
+
+def legend_below(axes: Axes, handles: Iterable[Any], labels: Iterable[str]) -> None:
+    """The same right below one of several axes, whose colours mean something else than those of the others."""
+    labels = list(labels)
+    axes.legend(list(handles), labels, loc="upper left", bbox_to_anchor=(0, -0.02), borderaxespad=0,
+                ncols=_columns(labels, WIDTH - 0.7))
+
+
+def _columns(labels: Iterable[str], inches: float) -> int:
     widest = max((text_inches(line, 8) for label in labels for line in label.split("\n")), default=0.0) + 0.4
-    made.legend(handles, labels, loc="outside lower left", ncols=max(1, int(WIDTH / widest)))
+    return max(1, int(inches / widest))
 
 
 def title(axes: Axes, *lines: str) -> None:

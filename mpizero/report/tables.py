@@ -121,7 +121,7 @@ def time_table(trace: dict[str, Any]) -> Table:
         parts = {name: sum(_ms(row) for row in rank["actions"] if span_of(row) == name) for name in COMPUTED}
         parts["collectives"] = sum(map(_ms, rank["collectives"]))
         rows.append(_pick(rank | parts | {"rest": 1e3 * whole - sum(parts.values()), "step": 1e3 * whole}, columns))
-    return Table("time", f"Time in step {trace['step']}, milliseconds", columns, rows,
+    return Table("time", f"Time in step {trace['step'] + 1}, milliseconds", columns, rows,
                  "Collectives: from call to return, waiting for other ranks included. Rest: all else, as data, the "
                  "loss and bookkeeping.")
 
@@ -147,7 +147,7 @@ def unit_table(trace: dict[str, Any]) -> Table:
     names = [name for name in SPAN_COLORS if any(name in row for row in spent.values())]
     columns = {"unit": "segment or unit"} | {name: name for name in names}
     rows = [{"unit": unit} | {name: row.get(name, 0.0) for name in names} for unit, row in spent.items()]
-    return Table("units", f"Segments and units in step {trace['step']}, milliseconds", columns, rows,
+    return Table("units", f"Segments and units in step {trace['step'] + 1}, milliseconds", columns, rows,
                  "Means over the ranks, microbatches added up; a collective counts waiting for other ranks.")
 
 
@@ -165,7 +165,7 @@ def collective_table(trace: dict[str, Any]) -> Table:
         rows.append({"op": op, "group": group, "calls": _mean(len(found), ranks), "bytes_sent": _mean(sent, ranks),
                      "messages": _mean(sum(each["messages"] for each in found), ranks), "ms": spent / ranks,
                      "mb_per_s": sent / spent / 1e3 if spent else 0.0})
-    return Table("collectives", f"Collectives of a rank in step {trace['step']}", columns, rows,
+    return Table("collectives", f"Collectives of a rank in step {trace['step'] + 1}", columns, rows,
                  "Means over the ranks. MB = 1,000,000 bytes.")
 
 
@@ -183,12 +183,12 @@ def action_table(trace: dict[str, Any]) -> Table:
         states = {"model_states": model_states(row["live"]), "planned": model_states(row["planned_live"])}
         about = {"equal": equals_plan(row), "ms": _ms(row)}
         rows.append(_pick(row | dict.fromkeys(names, 0) | row["live"] | states | plan | about, columns))
-    return Table("actions", f"Actions of step {trace['step']} on rank {rank['rank']}, and bytes live after each",
+    return Table("actions", f"Actions of step {trace['step'] + 1} on rank {rank['rank']}, and bytes live after each",
                  columns, rows)
 
 
 def step_table(steps: list[dict[str, Any]]) -> Table:
-    """All rows of steps.jsonl."""
+    """All rows of steps.jsonl, as they are: steps count from 0. The page shows them from 1."""
     columns = {"step": "step", "loss": "loss (nats)", "grad_norm": "gradient norm", "lr": "learning rate",
                "loss_scale": "loss scale", "skipped": "skipped", "per_second": "samples or tokens a second",
                "live_bytes": "live bytes", "peak_bytes": "peak bytes", "sent_bytes": "bytes sent"}

@@ -78,6 +78,8 @@ def _figures(log: Log) -> list[tuple[str, Any]]:
 def _make(out: Path) -> None:
     try:
         out.mkdir(parents=True, exist_ok=True)
+    except FileExistsError:
+        raise ConfigError(f"--out {out} is a file: give a folder, which is made if need be") from None
     except OSError as error:
         raise ConfigError(f"--out {out} cannot be made: {error.strerror}") from None
 

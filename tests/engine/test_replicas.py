@@ -51,7 +51,7 @@ def test_check_while_training_names_ranks_and_unit(group):
         if job.world.rank == 1:
             job.state.units[2].states["master"][0] += 1.0
 
-    with pytest.raises(ReplicaMismatch, match=r"after step 1: .*layers.2.*rank 0.*rank 1"):
+    with pytest.raises(ReplicaMismatch, match=r"after step 2: .*layers.2.*rank 0.*rank 1"):
         run_steps(job, disturb)
     assert reports == [0]
 

@@ -71,7 +71,7 @@ def test_gradients_are_divided_by_the_targets_that_count(group):
 def test_a_count_that_is_not_that_of_the_batches(group):
     data = Masked(0)
     data.claimed = 3
-    with pytest.raises(DataError, match=r"step 0: the loss counted \d+ targets, but Dataset.count gave 3,"):
+    with pytest.raises(DataError, match=r"step 1: the loss counted \d+ targets, but Dataset.count gave 3,"):
         run_steps(prepare(replace(MLP, batch_size=6), group, task=Task(mlp(hidden=10), data)))
 
 
@@ -108,7 +108,7 @@ run_main(main)
 def test_a_count_that_ranks_give_differently(launch):
     end = launch(2, "-c", COUNTS_DIFFER)
     assert end.status == 2 and end.stderr.count("mpizero: error: ") == 1 and "Traceback" not in end.output
-    assert "step 0: the loss counted 6 targets, but Dataset.count gave 7, by which rank 1 divided" in end.stderr
+    assert "step 1: the loss counted 6 targets, but Dataset.count gave 7, by which rank 1 divided" in end.stderr
 
 
 @pytest.mark.parametrize("size", [0, -1, 2.5, None])
@@ -168,11 +168,13 @@ def test_a_model_has_as_many_segments_as_its_spec():
         Model("short", model.spec, model.segments[:-1], model.draw)
 
 
-def test_the_worked_example(launch):
-    end = launch(2, "scripts/05_own_task.py", timeout=120)
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_the_worked_example(launch, ranks):
+    end = launch(ranks, "scripts/05_own_task.py", timeout=120)
     assert end.status == 0, end.output
-    rows = [line.split() for line in end.stdout.splitlines()[2:]]
+    rows = [line.split() for line in end.stdout.splitlines()[2:7]]
     assert [row[0] for row in rows] == list(STRATEGIES) and len({row[-1] for row in rows}) == 1
+    assert ("1 rank: nothing is sharded or sent" in end.stdout) == (ranks == 1)
 
 
 def test_settings_are_resolved_once():

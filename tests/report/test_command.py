@@ -65,7 +65,7 @@ def test_mistakes_get_a_sentence(launch, tmp_path):
 @pytest.mark.parametrize("arguments, words", [
     ((), "LOGDIR"),
     (("LOG", "--otu", "x"), "--otu"),
-    (("LOG", "--out", "LOG/steps.jsonl"), "--out .*/steps.jsonl cannot be made: File exists"),
+    (("LOG", "--out", "LOG/steps.jsonl"), "--out .*/steps.jsonl is a file: give a folder"),
     (("LOG", "--json", "LOG/no/tables.json"), "tables.json cannot be written"),
 ])
 def test_wrong_words(tmp_path, arguments, words):

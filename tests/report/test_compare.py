@@ -26,8 +26,8 @@ def log(stage: str, seed: int = 0, **options) -> Log:
     """A log with run.json, as a run of that stage would have written it."""
     steps, summary, trace = sample(units=3, stage=stage, steps=6, **options)
     about = begun(f"run-{stage}", summary)
-    about["settings"] |= {"seed": seed, "batch_size": 16, "accumulation": options.get("accumulation", 1),
-                          "shard_size": options.get("shards")}
+    about["settings"] |= {"seed": seed, "dtype": "float16", "batch_size": 16, "shard_size": options.get("shards"),
+                          "accumulation": options.get("accumulation", 1)}
     return Log(Path(f"logs/{stage}"), steps, summary, trace, about)
 
 
@@ -74,9 +74,9 @@ def test_a_run_that_differs_is_named_with_step_and_size(stages):
     stages[3].summary["weights_sha256"] = "cd" * 32
     said = verdicts(compare(stages))
     assert said[0].startswith("stage 1: all 6 losses are those of stage 0, bit for bit")
-    assert said[1] == (f"stage 2: the loss differs from that of stage 0 in 1 of 6 steps, first in step 4, by at most "
+    assert said[1] == (f"stage 2: the loss differs from that of stage 0 in 1 of 6 steps, first in step 5, by at most "
                        f"{tiny:.2g}.")
-    assert said[2] == "stage 3: the loss differs from that of stage 0 in 2 of 6 steps, first in step 2, by at most 0.5."
+    assert said[2] == "stage 3: the loss differs from that of stage 0 in 2 of 6 steps, first in step 3, by at most 0.5."
     assert said[-1] == "The master weights at the end are others: stage 3."
 
 
@@ -98,6 +98,17 @@ def test_the_same_batch_cut_otherwise_is_compared(stages):
     assert not compare([stages[0], other])[1].differs
 
 
+@pytest.mark.parametrize(("options", "what"), [
+    ({"ranks": 2, "accumulation": 2}, "number of ranks and number of microbatches"), ({"shards": 2}, "mesh")])
+def test_another_order_of_additions_is_the_reason_that_is_given(stages, options, what):
+    """Not for runs that should be the same, bit for bit."""
+    first, other = log("1", shards=1), apart(log("3", **options), step1=1e-4)
+    (said, *_) = verdicts(compare([first, other]))
+    assert said.endswith(f" With another {what} the same terms are added in another order, and each sum is rounded to "
+                         "float16, which later steps amplify: bits are the same across stages, not across that.")
+    assert "order" not in verdicts(compare([first, apart(log("3", shards=4), step1=1e-4)]))[0]
+
+
 def test_differences():
     first = {0: 1.0, 1: 2.0, 2: None, 3: None, 5: 1.0}
     assert differences(first, {1: 2.5, 2: None, 3: 1.0, 4: 1.0, 5: None}) == {1: 0.5, 2: 0.0, 3: math.inf, 5: math.inf}
@@ -110,6 +121,7 @@ def test_losses_are_drawn_with_their_differences(stages):
     assert [list(line.get_ydata()) for line in loss.lines] == [[row["loss"] for row in each.steps] for each in stages]
     assert [list(line.get_ydata()) for line in difference.lines] == [[0.0] * 6] * 3 + [[0, 0, 0.25, 0, 0, 0]]
     assert difference.get_title(loc="left") == "Not zero: stage 3"
+    assert {line.get_solid_capstyle() for line in loss.lines} == {"butt"}  # else thick ones touch texts of the legend
     widths = [line.get_linewidth() for line in loss.lines]
     assert widths == sorted(widths, reverse=True) and len(set(widths)) == 4
     words = [text for text, _, _ in texts(draw_losses({run.name: run.losses for run in compare(stages[:3])}))]
@@ -145,6 +157,15 @@ def test_traffic_has_lines_at_2_psi_and_3_psi(stages):
     assert np.allclose(stacked[:3], marks[0] * unit) and stacked[3] == pytest.approx(marks[-1] * unit)
     assert np.allclose(heights(axes, 0.66), np.array([marks[0]] * 3 + [marks[-1]]))
     assert np.allclose(heights(axes, 0.3) * unit, [0, 0, 0, 20_000])
+
+
+def test_names_of_five_stages_stand_level():
+    """As `verify --log` draws them: upright they would take a third of the picture."""
+    runs = compare([log(stage) for stage in ("0", "1", "1-allreduce", "2", "3")])
+    for draw in (draw_kinds, draw_sent):
+        found = [label for label in draw(runs).axes[0].get_xticklabels() if label.get_text()]
+        assert [label.get_rotation() for label in found] == [0.0] * 5
+        assert found[2].get_text() == "stage\n1-allreduce"
 
 
 @pytest.mark.parametrize("count", [2, 5, 8])

@@ -143,14 +143,14 @@ def test_files_of_another_run_are_left_out(tmp_path):
     assert log.notes == tuple(f"{name} is of another run ({run}) than the steps (20261130-031502-ab12cd): it is left "
                               "out." for name, run in (("summary.json", "other"), ("trace.json", None)))
     with_run(folder / "run.json", "third")
-    with pytest.raises(ConfigError, match=r"step 0 is of another run \(20261130.*\) than run.json \(third\)"):
+    with pytest.raises(ConfigError, match=r"steps.jsonl, line 1, is of another run \(2026.*\) than run.json \(third\)"):
         read_log(folder)
     (folder / "run.json").unlink()
     assert read_log(folder).run is None
     lines = (folder / "steps.jsonl").read_text().splitlines()
     lines[3] = lines[3].replace("20261130-031502-ab12cd", "other")
     (folder / "steps.jsonl").write_text("\n".join(lines) + "\n")
-    with pytest.raises(ConfigError, match=r"step 3 is of another run \(other\) than the first one"):
+    with pytest.raises(ConfigError, match=r"steps.jsonl, line 4, is of another run \(other\) than the first one"):
         read_log(folder)
 
 

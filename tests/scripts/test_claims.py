@@ -30,6 +30,8 @@ def test_kinds(load):
     assert claims.tally(every) == {
         "counted": {"claims": 2, "agree": 1, "shown": 0}, "simulated": {"claims": 1, "agree": 1, "shown": 0},
         "published": {"claims": 0, "agree": 0, "shown": 1}, "definition": {"claims": 0, "agree": 0, "shown": 1}}
+    ours = [claims.holds("", source, "", "", True) for source in ("ours", "ours, after lecture 4.3", "lecture 4.3")]
+    assert claims.count_ours([*ours, claims.definition("", "ours", 1)]).startswith("2 of them ours: ")
     assert every[2].given == "a machine" and every[3].agrees is None is every[4].agrees
 
 

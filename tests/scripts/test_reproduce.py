@@ -29,6 +29,8 @@ def test_all_at_once(launch, tmp_path):
     assert kinds["definition"][:2] == [0, 0] and kinds["definition"][2] > 0
     readme = (ROOT / "README.md").read_text()
     assert f"Of the {count} claims that" in readme
+    [ours] = re.findall(r"(\d+) of them ours", report)
+    assert f"{ours} of them are ours" in readme
     assert all(re.search(rf"\b{kinds[kind][0]}\b", readme) for kind in kinds if kind != "definition")
     assert all(kinds[kind][0] == kinds[kind][1] > 20 for kind in kinds if kind != "definition") and len(kinds) == 7
     assert "B3BBBBBBB2BBBBBBB1BBBBBBB0BBBBBB" in report and data["02_zero_stages"]["where"] in report

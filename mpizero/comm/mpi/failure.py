@@ -30,7 +30,7 @@ from mpizero.comm import wait
 from mpizero.errors import CommunicationError, MpizeroError
 from mpizero.launcher import rank_in_job, rank_on_machine
 
-USER_ERROR = 2  # exit status of a MpizeroError
+USER_ERROR = 2  # exit status where output cannot be written; a MpizeroError has its own
 BUG = 1  # exit status of any other exception
 INTERRUPTED = 130  # 128 + SIGINT, as shells have it
 MEETING_SECONDS = 5.0  # a rank that leaves with an error waits so long for the others to leave too
@@ -86,7 +86,7 @@ def ending(error: BaseException) -> Ending:
         return _asked_for(error)
     if isinstance(error, MpizeroError):
         text, gave_up = f"mpizero: error: {error}\n", isinstance(error, CommunicationError)
-        return Ending(USER_ERROR, text, text if gave_up else type(error).__name__, tell=not gave_up)
+        return Ending(error.status, text, text if gave_up else type(error).__name__, tell=not gave_up)
     if isinstance(error, _PeerLeft):
         return Ending(error.args[0], reason="another rank's reason")
     if isinstance(error, KeyboardInterrupt):

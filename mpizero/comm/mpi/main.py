@@ -14,7 +14,7 @@ from mpizero.comm.mpi.start import start
 def run_main(main: Callable[[], int | None]) -> NoReturn:
     """Run an entry point and end the process with the status it returns (None: 0), such that one failing rank ends all.
 
-    A MpizeroError becomes one line on standard error and exit status 2: rank 0's if all ranks raise the same class,
+    A MpizeroError becomes one line on standard error and its exit status: rank 0's if all ranks raise the same class,
     else that of the rank that failed. Any other exception prints its traceback with its rank and ends the job with
     status 1. sys.exit is honoured.
     """
