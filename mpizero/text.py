@@ -26,6 +26,15 @@ def numbers(values: Sequence[int]) -> str:
     return ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
 
 
+def ranks_on(hosts: Sequence[str], ranks: Iterable[int] | None = None) -> str:
+    """Which ranks are where: `0-1 on host0, 2-3 on host1`. hosts: of each rank. ranks: those of whom it is said; None:
+    all."""
+    by_host: dict[str, list[int]] = {}
+    for rank in range(len(hosts)) if ranks is None else ranks:
+        by_host.setdefault(hosts[rank], []).append(rank)
+    return ", ".join(f"{numbers(same)} on {host}" for host, same in by_host.items())
+
+
 def table(header: Sequence[str], rows: Iterable[Sequence[object]], right: Collection[str] = ()) -> str:
     """Aligned columns: words to the left, numbers to the right with thousands separated. right: columns of words that
     go to the right as well, such as sizes in units."""
