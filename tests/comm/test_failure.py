@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+
+from mpizero.comm import wait
+from mpizero.comm.mpi import failure
 
 JOBS = Path(__file__).with_name("jobs.py")
 SECONDS = 25.0  # for start and end of a job on a busy machine; about 2 when it is idle
@@ -109,6 +114,28 @@ def test_a_rank_that_never_comes_has_its_time(job):
     assert finished.status not in (0, 2) and "started" not in finished.output
     finished = job("comes_late_to_the_start", 2, MPIZERO_TIMEOUT="60")
     assert (finished.status, finished.stdout.split()) == (0, ["started"] * 2)
+
+
+def test_before_its_end_each_rank_has_talked_to_each(monkeypatch):
+    """Else MPI_Finalize of MPICH 4.0 may wait for ever."""
+    talked = []
+
+    class Comm:
+        Get_rank, Get_size = staticmethod(lambda: 1), staticmethod(lambda: 4)
+
+        def Isend(self, buffer, dest, tag):
+            talked.append(("to", dest))
+
+        def Irecv(self, buffer, source, tag):
+            buffer[:] = 0
+            talked.append(("from", source))
+
+    monkeypatch.setattr(wait, "_watch", wait._watch)  # which a meeting ends
+    monkeypatch.setattr(failure, "_comm", Comm())
+    monkeypatch.setattr(failure, "_mpi", SimpleNamespace(Request=SimpleNamespace(Testall=lambda requests: True)))
+    reasons = failure._meet("0 ", 1.0)
+    assert sorted(talked) == [(word, rank) for word in ("from", "to") for rank in (0, 2, 3)]
+    assert [reason == hashlib.sha256(b"0 ").digest() for reason in reasons] == [False, True, False, False]
 
 
 def test_mpi_that_does_not_end(job):

@@ -37,12 +37,13 @@ BUG = 1  # exit status of any other exception
 INTERRUPTED = 130  # 128 + SIGINT, as shells have it
 MEETING_SECONDS = 5.0  # a rank that leaves with an error waits so long for the others to leave too
 FINALIZE_SECONDS = 20  # for MPI_Finalize, which may stumble over messages that nobody received
-PEACE_SECONDS = 60  # the same after a good end: MPICH 4.0 over TCP stumbles then, too, now and then
+PEACE_SECONDS = 60  # the same after a good end
 LET_FIRST_SPEAK = 2.0  # seconds
 FULL = {errno.ENOSPC, errno.EDQUOT, errno.EIO}  # of an error that names no file: an output stream's
 LAST_WORDS = 0.2  # seconds before an abort: MPICH's mpirun may then end before it has read what its ranks wrote
 ERROR = "mpizero: error: "  # how a MpizeroError is said
 NOTICE = 1  # tag of the message by which a rank says that it leaves
+MEETING = 2  # and of those by which ranks that leave say why
 
 # MPI is one per process, so its end is too. Once started: the module mpi4py.MPI, a communicator used by nothing else,
 # and the host of each of its ranks.
@@ -198,8 +199,15 @@ def _meet(reason: str, seconds: float) -> list[bytes] | None:
     wait.watch(None)
     mine = np.frombuffer(hashlib.sha256(reason.encode()).digest() + bytes([bool(_notices)]), np.uint8)
     table = np.empty((_comm.Get_size(), mine.size), np.uint8)
-    request = _comm.Iallgather(mine, table)
-    if not wait.wait(request.Test, seconds) or not _receive_notices(np.flatnonzero(table[:, -1]).tolist(), seconds):
+    table[_comm.Get_rank()] = mine
+    others = [rank for rank in range(_comm.Get_size()) if rank != _comm.Get_rank()]
+    # each with each, unlike MPI's Iallgather: between hosts, MPICH 4.0's MPI_Finalize often waits for ever where two
+    # ranks have never exchanged a message
+    requests = [_comm.Irecv(table[rank], rank, MEETING) for rank in others]
+    requests += [_comm.Isend(mine, rank, MEETING) for rank in others]
+    if not wait.wait(lambda: bool(_mpi.Request.Testall(requests)), seconds):
+        return None
+    if not _receive_notices(np.flatnonzero(table[:, -1]).tolist(), seconds):
         return None
     return [row[:-1].tobytes() for row in table]
 
