@@ -171,6 +171,9 @@ def test_complaints_come_once_and_late(monkeypatch, capsys):
             said = capsys.readouterr().err
             assert said == ("mpizero: SIGUSR1 has come, but this step does not end: rank 3. A second signal ends the "
                             "job at once\n" if at == 109.1 else "")
+    with noted():
+        signal.raise_signal(signal.SIGUSR1)
+    now[0] = 200.0
     interrupt.complain(0.0, lambda: "it is over")
     assert capsys.readouterr().err == ""
 
