@@ -158,9 +158,9 @@ def _leave(how: Ending) -> NoReturn:
 
 
 def _located(how: Ending, ranks: Sequence[int]) -> str:
-    """The text, with the hosts of `ranks`, which leave for this reason, unless all do: what is missing or wrong may be
-    so on one host alone. Who has given up waiting has named them."""
-    if len(set(_hosts)) == 1 or len(ranks) == len(_hosts) or not how.tell:
+    """The text, with the hosts of `ranks`, which leave for this reason, unless each host has some of them: what is
+    missing or wrong may be so on one host alone. Who has given up waiting has named them."""
+    if {_hosts[rank] for rank in ranks} == set(_hosts) or not how.tell:
         return how.text
     return _with(how.text, f"{'rank' if len(ranks) == 1 else 'ranks'} {ranks_on(_hosts, ranks)}")
 
