@@ -20,9 +20,10 @@ from mpizero.layout import REPLICATED
 from mpizero.planner import formula_sizes
 from mpizero.quantities import in_units
 from mpizero.schedule import STRATEGIES, StepSettings
-from mpizero.text import counted, numbers, precision, table
+from mpizero.text import counted, numbers, precision, ranks_on, table
 
 WIDTH = 100  # columns where no terminal tells, and the most that text takes
+BETWEEN = "between_hosts_bytes_per_step"  # a key of a rank's traffic
 LONG = 20.0  # seconds; a run that takes longer says how much is left
 OF_GATHERS = ("backward_prefetch", "forward_prefetch", "keep_last_unit", "limit_all_gathers")
 
@@ -41,11 +42,9 @@ def _width() -> int:
 def header(job: Job) -> str:
     """What runs where."""
     settings, world, wrapping = job.settings, job.world, job.wrapping
-    ranks = [f"{numbers([rank for rank in range(world.size) if world.hosts[rank] == host])} on {host}"
-             for host in dict.fromkeys(world.hosts)]
     mesh = f"{counted(job.geometry.replicas, 'replica')} x {counted(job.geometry.shards, 'shard')}"
     lines = [
-        f"{world.library}; {counted(world.size, 'rank')}: {', '.join(ranks)}",
+        f"{world.library}; {counted(world.size, 'rank')}: {ranks_on(world.hosts)}",
         f"model {job.task.model.name}: psi = {wrapping.numel:,} parameters{_frozen(wrapping)} in "
         f"{len(wrapping.units)} units, {wrapping.padded_numel - wrapping.numel} of padding; "
         f"{precision(vars(settings))}; {job.task.data.describe()}",
@@ -198,16 +197,19 @@ def _device(ranks: Sequence[Mapping[str, Any]]) -> str:
 def _sent(summary: Mapping[str, Any]) -> str:
     """Traffic of a step, with the formula where it is about such a step."""
     ranks = summary["traffic"]
+    leaves = any(rank[key] for rank in ranks for key in (BETWEEN, f"planned_{BETWEEN}"))  # there are several hosts
     ops = sorted({op for rank in ranks for op in rank["planned_by_op"]})
 
     def row(rank: Mapping[str, Any]) -> tuple[object, ...]:
         sent = rank["sent_bytes_per_step"]
-        planned = sent == rank["planned_sent_bytes_per_step"] and not rank["steps_off_plan"]
-        return (*(rank["by_op"].get(op, 0) for op in ops), sent, planned, rank["messages_per_step"])
+        planned = (sent == rank["planned_sent_bytes_per_step"] and rank[BETWEEN] == rank[f"planned_{BETWEEN}"]
+                   and not rank["steps_off_plan"])
+        return (*(rank["by_op"].get(op, 0) for op in ops), sent, *([rank[BETWEEN]] if leaves else []), planned,
+                rank["messages_per_step"])
 
     agreed = max((sum(rank["by_op"].values()) - rank["sent_bytes_per_step"] for rank in ranks), default=0)
     lines = [f"sent in a step, bytes of a rank (and {agreed:,} to agree on loss, norm and overflow)",
-             _grouped([*ops, "sent", "= plan", "messages"], ranks, row)]
+             _grouped([*ops, "sent", *(["to other hosts"] if leaves else []), "= plan", "messages"], ranks, row)]
     if formula := _formula(summary):
         lines.append(wrapped(formula))
     return "\n".join(lines)

@@ -33,6 +33,15 @@ def precision(facts: Mapping[str, Any]) -> str:
     return dtype if dtype == wire == sums else f"{dtype}, gradients sent as {wire} and summed in {sums}"
 
 
+def ranks_on(hosts: Sequence[str], ranks: Iterable[int] | None = None) -> str:
+    """Which ranks are where: `0-1 on host0, 2-3 on host1`. hosts: of each rank. ranks: those of whom it is said; None:
+    all."""
+    by_host: dict[str, list[int]] = {}
+    for rank in range(len(hosts)) if ranks is None else ranks:
+        by_host.setdefault(hosts[rank], []).append(rank)
+    return ", ".join(f"{numbers(same)} on {host}" for host, same in by_host.items())
+
+
 def table(header: Sequence[str], rows: Iterable[Sequence[object]], right: Collection[str] = ()) -> str:
     """Aligned columns: words to the left, numbers to the right with thousands separated. right: columns of words that
     go to the right as well, such as sizes in units."""

@@ -7,7 +7,7 @@ import pytest
 from mpizero import console
 from mpizero.console import StepLines, duration, key_values, proof, shares
 from mpizero.engine.trainer import StepRecord
-from mpizero.text import numbers, precision
+from mpizero.text import numbers, precision, ranks_on
 from tests.report.sample import sample
 
 RECORD = StepRecord(step=11, loss=1.74951, grad_norm=2.9412, lr=8.1e-3, loss_scale=1.0, skipped=False, seconds=0.023,
@@ -76,6 +76,11 @@ def test_duration(seconds, text):
     assert duration(seconds) == text
 
 
+def test_ranks_on():
+    assert ranks_on(["a", "a", "b", "a"]) == "0-1, 3 on a, 2 on b"
+    assert ranks_on(["a", "a", "b", "b"], [1, 3]) == "1 on a, 3 on b"
+
+
 @pytest.mark.parametrize(("values", "text"), [([], ""), ([3], "3"), ([0, 1, 2], "0-2"), ([0, 1, 4, 6], "0-1, 4, 6")])
 def test_numbers(values, text):
     assert numbers(values) == text
@@ -97,6 +102,18 @@ def test_equal_ranks_share_a_row():
     summary["traffic"][2] = other
     assert [row[0] for row in rows_of(proof(summary), "messages")] == ["0-1,", "2"]
     assert max(map(len, text.splitlines())) <= 100
+
+
+def test_bytes_between_hosts_have_a_column_where_there_are_several():
+    _, summary, _ = sample(ranks=4, units=3)
+    assert "to other hosts" not in proof(summary)
+    summary["traffic"] = [row | {"between_hosts_bytes_per_step": 5 * (rank % 2),
+                                 "planned_between_hosts_bytes_per_step": 5 * (rank == 1)}
+                          for rank, row in enumerate(summary["traffic"])]
+    rows = [row.rpartition("45")[0].split()[-3:-1] + row.split()[-2:-1] for row in proof(summary).splitlines()
+            if row.endswith("45")]
+    sent = f"{summary['traffic'][0]['sent_bytes_per_step']:,}"
+    assert rows == [[sent, "0", "yes"], [sent, "5", "yes"], [sent, "5", "NO"]]
 
 
 def test_the_formula_stands_where_the_bytes_are_its_own():

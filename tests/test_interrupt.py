@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import re
+import select
 import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
+from mpizero import interrupt
 from mpizero.interrupt import SIGNALS, noted
 from tests.support.launch import ROOT, clean_environment, mpirun
+from tests.support.load import scaled
 
 PROGRAM = """
 import os, runpy, sys
@@ -33,13 +39,13 @@ with noted() as stop:
 """
 
 
-def begin(n, tmp_path, *more):
+def begin(n, tmp_path, *more, program=PROGRAM):
     """A run without end on n ranks (None: without mpirun) that has taken its first step, and the ranks' process ids."""
     (tmp_path / "pids").mkdir()
     flags = ["--steps", "1000000", "--log-every", "1000000", "--log", tmp_path / "log", "--json", tmp_path / "s.json",
              *more]
     launcher = [] if n is None else [mpirun(), "-n", n]
-    command = [*launcher, sys.executable, "-c", PROGRAM, tmp_path / "pids", *flags]
+    command = [*launcher, sys.executable, "-c", program, tmp_path / "pids", *flags]
     child = subprocess.Popen(list(map(str, command)), cwd=ROOT, env=clean_environment(), start_new_session=True,
                              stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     steps = tmp_path / "log" / "steps.jsonl"
@@ -117,6 +123,60 @@ def test_a_signal_to_mpirun(tmp_path, number):
 def test_a_second_signal_ends_at_once(launch):
     end = launch(None, "-c", TWICE)
     assert (end.status, end.stdout) == (-signal.SIGINT, f"{int(signal.SIGTERM)}\n"), end.output
+
+
+LATE = """
+from mpizero import interrupt
+interrupt.LATE = 1.0
+"""
+
+
+@pytest.mark.launches
+def test_a_step_that_does_not_end_says_why(tmp_path):
+    """Rank 1 has fallen silent. The first signal to rank 0 wants the step's end, the second does not."""
+    child, pids = begin(2, tmp_path, program=LATE + PROGRAM)
+    silent, waiting = sorted(pids, key=lambda pid: rank_of(pid) != 1)
+    try:
+        os.kill(silent, signal.SIGSTOP)
+        os.kill(waiting, signal.SIGTERM)
+        assert select.select([child.stderr], [], [], scaled(30))[0]
+        line = child.stderr.readline()
+        assert re.fullmatch(
+            r"mpizero: SIGTERM has come, but this step does not end: \w+( of unit '\S+')? in group '\w+': no answer "
+            r"from rank 1 on \S+ to rank 0 on \S+\. A second signal ends the job at once\n", line), line
+        os.kill(waiting, signal.SIGTERM)
+        status, stdout, stderr = ended(child)
+    finally:
+        with contextlib.suppress(ProcessLookupError):  # an mpirun may have ended it
+            os.kill(silent, signal.SIGKILL)
+    assert status != 0 and "does not end" not in stderr, stdout + stderr
+
+
+def rank_of(pid):
+    """By the environment of that process."""
+    words = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    names = (b"OMPI_COMM_WORLD_RANK", b"PMI_RANK")
+    return next(int(word.partition(b"=")[2]) for word in words if word.partition(b"=")[0] in names)
+
+
+def test_complaints_come_once_and_late(monkeypatch, capsys):
+    """Only of a wait that has lasted since the signal, or begun after it, for so long."""
+    now = [100.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    interrupt.complain(0.0, lambda: "nobody has asked")
+    with noted():
+        signal.raise_signal(signal.SIGUSR1)
+        for since, at in ((0.0, 104.9), (104.0, 108.9), (104.0, 109.1), (104.0, 120.0)):
+            now[0] = at
+            interrupt.complain(since, lambda: "rank 3")
+            said = capsys.readouterr().err
+            assert said == ("mpizero: SIGUSR1 has come, but this step does not end: rank 3. A second signal ends the "
+                            "job at once\n" if at == 109.1 else "")
+    with noted():
+        signal.raise_signal(signal.SIGUSR1)
+    now[0] = 200.0
+    interrupt.complain(0.0, lambda: "it is over")
+    assert capsys.readouterr().err == ""
 
 
 def test_handlers_of_others_are_given_back():

@@ -43,6 +43,14 @@ def test_every_module_imports_without_mpi_and_optional_packages(launch):
     assert end.status == 0, end.output
 
 
+@pytest.mark.parametrize("command", ["train", "verify", "bench", "__main__"])
+def test_a_python_without_numpy_gets_a_sentence(launch, command):
+    run = f"import runpy; runpy.run_module('mpizero.{command}', run_name='__main__')"
+    end = launch(None, "-c", BLOCK.format(blocked=["numpy"]) + "sys.argv[1:] = ['train']\n" + run)
+    assert end.status == 2 and end.stdout == "" and len(end.stderr.splitlines()) == 1, end.output
+    assert end.stderr.startswith(f"mpizero: error: NumPy is not installed for {sys.executable} on ")
+
+
 def test_pure_packages_load_neither_numpy_nor_mpi(launch):
     """import-linter forbids the imports written in the source; this is what really happens."""
     end = launch(None, "-c", BLOCK.format(blocked=["mpi4py", "numpy"])

@@ -116,12 +116,17 @@ class Requests:
             return bool(mpi.Request.Testall(self._open))
         except mpi.Exception as error:
             reason = error.Get_error_string()
-            raise CommunicationError(f"{self.channel}: {reason} while talking to {self.peers()}") from error
+            raise CommunicationError(f"{self.channel}: {reason} while {self.channel.group.where(self.channel.rank)} "
+                                     f"talked to {self.peers()}") from error
+
+    def lack(self) -> str:
+        """What is outstanding, for people."""
+        return f"{self.channel}: no answer from {self.peers()} to {self.channel.group.where(self.channel.rank)}"
 
     def peers(self) -> str:
-        """The world ranks whose part is outstanding."""
+        """The ranks whose part is outstanding, and where they are."""
         ranks = [rank for rank, request in zip(self.ranks, self._open, strict=True) if not request.Test()]
-        return " and ".join(f"rank {self.channel.group.ranks[rank]}" for rank in dict.fromkeys(ranks)) or "nobody"
+        return " and ".join(map(self.channel.group.where, dict.fromkeys(ranks))) or "nobody"
 
 
 def messages(array: Array) -> list[Array]:

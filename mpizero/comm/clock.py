@@ -69,5 +69,5 @@ def _finish(channel: Channel, requests: Requests) -> None:
     until = time.perf_counter() + AWAKE
     while not requests.done() and time.perf_counter() < until:
         os.sched_yield()
-    if not wait(requests.done):
-        raise gave_up(str(channel), requests.peers())
+    if not wait(requests.done, lack=requests.lack):
+        raise gave_up(requests.lack())

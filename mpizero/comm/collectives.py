@@ -119,8 +119,8 @@ def _drive(channel: Channel, steps: ring.Steps) -> None:
 
 
 def _wait(channel: Channel, requests: Requests) -> None:
-    if not wait(requests.done, tests=channel.group.tests):
-        raise gave_up(str(channel), requests.peers())
+    if not wait(requests.done, tests=channel.group.tests, lack=requests.lack):
+        raise gave_up(requests.lack())
 
 
 _name = cache(lambda dtype: dtype.name)  # NumPy makes the name anew each time, in a microsecond

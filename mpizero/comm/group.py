@@ -36,6 +36,10 @@ class Group:
     def __repr__(self) -> str:
         return f"Group({self.name!r}, rank {self.rank} of {self.size})"
 
+    def where(self, rank: int) -> str:
+        """For people: `rank 3 on host1`, as the world counts; rank: of this group."""
+        return f"rank {self.ranks[rank]} on {self.hosts[rank]}"
+
     @property
     def library(self) -> str:
         """Name and version of the MPI library: 'Open MPI v5.0.11', 'MPICH 5.0.2'."""

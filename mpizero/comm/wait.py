@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 
 from mpizero.errors import CommunicationError, ConfigError
+from mpizero.interrupt import complain
 
 TESTS = 200  # before the first yield, about 100 us: with a core for each rank, most messages come meanwhile
 CROWDED_TESTS = 20  # the same with more ranks than cores: the message may come from a rank that waits for this core
@@ -54,10 +55,12 @@ def tests(crowded: bool) -> int:
     return CROWDED_TESTS if crowded else TESTS
 
 
-def wait(done: Callable[[], bool], limit: float | None = None, tests: int = CROWDED_TESTS) -> bool:
+def wait(done: Callable[[], bool], limit: float | None = None, tests: int = CROWDED_TESTS,
+         lack: Callable[[], str] | None = None) -> bool:
     """Poll `done` until it returns True, first `tests` times in a row.
 
-    False after `limit` seconds (None: `timeout()`).
+    False after `limit` seconds (None: `timeout()`). lack: says what is waited for; then who has asked the run to end is
+    told why it does not.
     """
     for _ in range(tests):
         if done():
@@ -66,10 +69,10 @@ def wait(done: Callable[[], bool], limit: float | None = None, tests: int = CROW
         os.sched_yield()
         if done():
             return True
-    return _sleep(done, timeout() if limit is None else limit)
+    return _sleep(done, timeout() if limit is None else limit, lack)
 
 
-def _sleep(done: Callable[[], bool], limit: float) -> bool:
+def _sleep(done: Callable[[], bool], limit: float, lack: Callable[[], str] | None) -> bool:
     begin, waited = time.monotonic(), 0.0
     while waited < limit:
         time.sleep(min(max(SHORTEST_SLEEP, LATENESS * waited), LONGEST_SLEEP))
@@ -78,12 +81,13 @@ def _sleep(done: Callable[[], bool], limit: float) -> bool:
                 return True
         if _watch is not None:
             _watch()
+        if lack is not None:
+            complain(begin, lack)
         waited = time.monotonic() - begin
     return False
 
 
-def gave_up(what: str, peers: str) -> CommunicationError:
+def gave_up(lack: str) -> CommunicationError:
     """The error of a rank whose peers did not answer in time."""
-    return CommunicationError(f"{what}: no answer from {peers} within {timeout():g} s. A rank has stopped, or runs "
-                              "another collective: see its own output; if it is only slow, raise MPIZERO_TIMEOUT "
-                              "(seconds)")
+    return CommunicationError(f"{lack} within {timeout():g} s. A rank has stopped, or runs another collective: see its "
+                              "own output; if it is only slow, raise MPIZERO_TIMEOUT (seconds)")

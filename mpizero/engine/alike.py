@@ -13,7 +13,7 @@ from mpizero.engine.gather import gather_data
 from mpizero.engine.versions import versions
 from mpizero.errors import ConfigError, DataError
 from mpizero.layout import Wrapping
-from mpizero.text import numbers
+from mpizero.text import numbers, ranks_on
 
 # May differ between hosts: where the data lies (its content may not), and how much memory a device has.
 FREE = ("data", "device_memory")
@@ -28,7 +28,7 @@ def compare_settings(config: TrainConfig, settings: Settings, world: Group) -> N
     facts = {f"`{name}`": value for name, value in flat(settings).items() if name not in FREE}
     facts["`log` (given or not)"] = config.log is not None  # then actions are timed, and gathered
     facts |= {f"the version of {name}": installed.get(name, "none") for name in COMPARED_VERSIONS}
-    found = differences(gather_data(world, facts))
+    found = differences(gather_data(world, facts), world.hosts)
     if found:
         raise ConfigError(f"ranks were started differently: {found}. Start all of them with the same flags, the same "
                           "`config` file and the same installation")
@@ -36,8 +36,8 @@ def compare_settings(config: TrainConfig, settings: Settings, world: Group) -> N
 
 def compare_flags(flags: Mapping[str, Any], world: Group) -> None:
     """ConfigError on every rank unless all have the same `flags`, of which `json` is rank 0's own. Collective."""
-    found = differences(gather_data(world, {f"`{name}`": value for name, value in flags.items()
-                                            if name != "json" and not callable(value)}))
+    mine = {f"`{name}`": value for name, value in flags.items() if name != "json" and not callable(value)}
+    found = differences(gather_data(world, mine), world.hosts)
     if found:
         raise ConfigError(f"ranks were started differently: {found}. Start all of them with the same flags")
 
@@ -47,8 +47,8 @@ def compare_data(fingerprint: int, world: Group) -> None:
     every = gather_data(world, fingerprint)
     others = [rank for rank, each in enumerate(every) if each != every[0]]
     if others:
-        raise DataError(f"`data` holds something else on {_ranks(others)} than on rank 0: give all hosts the same "
-                        "files")
+        raise DataError(f"`data` holds something else on {_ranks(others, world.hosts)} than on rank 0: give all hosts "
+                        "the same files")
 
 
 def compare_model(wrapping: Wrapping, world: Group) -> None:
@@ -58,7 +58,8 @@ def compare_model(wrapping: Wrapping, world: Group) -> None:
     segments = [f"{segment.name} of units {segment.units}" for segment in wrapping.segments]
     every = gather_data(world, {"unit": units, "segment": segments})
     for what in ("unit", "segment"):
-        found = differences([{f"{what} {number}": text for number, text in enumerate(rank[what])} for rank in every])
+        facts = [{f"{what} {number}": text for number, text in enumerate(rank[what])} for rank in every]
+        found = differences(facts, world.hosts)
         if found:
             raise ConfigError(f"the model differs between ranks: {found}. Give all of them the same task and policy")
 
@@ -71,24 +72,25 @@ def flat(settings: Settings) -> dict[str, Any]:
     return found
 
 
-def differences(every: Sequence[Mapping[str, Any]]) -> str:
+def differences(every: Sequence[Mapping[str, Any]], hosts: Sequence[str]) -> str:
     """The first facts that differ between ranks, which ranks, and their values; "" if none does. every: the facts of
-    each rank."""
+    each rank. hosts: the host of each, which is said where there are several."""
     names = dict.fromkeys(name for facts in every for name in facts)
-    found = [f"{name} is {_values([facts.get(name, 'not given') for facts in every])}" for name in names
+    found = [f"{name} is {_values([facts.get(name, 'not given') for facts in every], hosts)}" for name in names
              if any(facts.get(name) != every[0].get(name) for facts in every)]
     more = [f"{len(found) - SHOWN} more"] if len(found) > SHOWN else []
     return "; ".join(found[:SHOWN] + more)
 
 
-def _values(values: Sequence[Any]) -> str:
+def _values(values: Sequence[Any], hosts: Sequence[str]) -> str:
     """`1e-2 on rank 0, 1e-4 on ranks 1-3`."""
     by_value: dict[str, list[int]] = {}
     for rank, value in enumerate(values):
         by_value.setdefault(str(value), []).append(rank)
-    return ", ".join(f"{value} on {_ranks(ranks)}" for value, ranks in by_value.items())
+    return ", ".join(f"{value} on {_ranks(ranks, hosts)}" for value, ranks in by_value.items())
 
 
-def _ranks(ranks: Sequence[int]) -> str:
-    """`rank 2`, `ranks 1-3`, `ranks 0, 2`."""
-    return f"{'rank' if len(ranks) == 1 else 'ranks'} {numbers(ranks)}"
+def _ranks(ranks: Sequence[int], hosts: Sequence[str]) -> str:
+    """`rank 2`, `ranks 0, 2`; where there are several hosts, `ranks 2-3 on host1`."""
+    where = numbers(ranks) if len(set(hosts)) == 1 else ranks_on(hosts, ranks)
+    return f"{'rank' if len(ranks) == 1 else 'ranks'} {where}"

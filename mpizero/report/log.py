@@ -63,6 +63,13 @@ class Log:
     running: bool = False
     notes: tuple[str, ...] = ()
 
+    @property
+    def hosts(self) -> list[str]:
+        """Of each rank; empty where no file tells."""
+        if self.run is not None:
+            return list(self.run["hosts"])
+        return [] if self.trace is None else [rank["host"] for rank in self.trace["ranks"]]
+
 
 def read_log(folder: str | Path) -> Log:
     """All files of the log; `ConfigError` for the first thing that is wrong with them."""

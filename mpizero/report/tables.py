@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +11,8 @@ from mpizero.report.log import Log
 from mpizero.report.memory import also_planned, equals_plan, fullest, kinds, model_states
 from mpizero.report.spans import span_of
 from mpizero.report.style import SPAN_COLORS
-from mpizero.report.traffic import on_plan, ops
+from mpizero.report.traffic import BETWEEN, on_plan, ops
+from mpizero.text import ranks_on
 
 Row = dict[str, Any]
 COMPUTED = ("forward", "backward", "update")
@@ -32,7 +34,7 @@ def tables(log: Log) -> list[Table]:
     found = [] if log.run is None else [begin_table(log.run)]
     if log.summary is not None:
         found += [run_table(log.summary), *seconds_tables(log.summary), memory_table(log.summary),
-                  traffic_table(log.summary)]
+                  traffic_table(log.summary, log.hosts)]
     if log.trace is not None:
         found += [time_table(log.trace), unit_table(log.trace), collective_table(log.trace), action_table(log.trace)]
     return [*found, step_table(log.steps)]
@@ -65,9 +67,8 @@ def run_table(summary: dict[str, Any]) -> Table:
 
 def begin_table(run: dict[str, Any]) -> Table:
     """What was known before the first step. run: run.json."""
-    hosts = Counter(run["hosts"])
     values = {"run": run["run"], "began": run["began"], "command": run["command"], "MPI": run["mpi"],
-              "ranks": ", ".join(f"{ranks} on {host}" for host, ranks in hosts.items()),
+              "ranks": ranks_on(run["hosts"]),
               "mesh": " x ".join(f"{size} {axis}" for axis, size in run["mesh"].items()), "data": run["data"],
               **{f"version of {name}": version for name, version in run["versions"].items()},
               **{name: str(value).lower() if isinstance(value, bool | None) else value
@@ -93,19 +94,22 @@ def as_planned(row: Row) -> bool:
     return all(row[key] == row[f"planned_{key}"] for key in ("at_rest", "after_backward", "peak"))
 
 
-def traffic_table(summary: dict[str, Any]) -> Table:
-    """Counted beside planned, rank by rank and op by op."""
+def traffic_table(summary: dict[str, Any], hosts: Sequence[str] = ()) -> Table:
+    """Counted beside planned, rank by rank and op by op. hosts: of each rank, shown where there are several."""
     planned, others = ops(summary["traffic"])
-    columns = {"rank": "rank"}
+    several = len(set(hosts)) > 1 or any(row[BETWEEN] for row in summary["traffic"])
+    columns = {"rank": "rank"} | ({"host": "host"} if several and hosts else {})
     for op in planned:
         columns |= {op: op, f"planned_{op}": "planned"}
-    columns |= {"sent_bytes_per_step": "sum", "planned_sent_bytes_per_step": "planned", "equal": "equal in every step",
-                "messages_per_step": "messages", **{op: op for op in others}}
+    columns |= {"sent_bytes_per_step": "sum", "planned_sent_bytes_per_step": "planned",
+                **({BETWEEN: "to other hosts", f"planned_{BETWEEN}": "planned"} if several else {}),
+                "equal": "equal in every step", "messages_per_step": "messages", **{op: op for op in others}}
     rows = []
     for rank, row in enumerate(summary["traffic"]):
         counted = {op: row["by_op"].get(op, 0) for op in (*planned, *others)}
         plan = {f"planned_{op}": row["planned_by_op"].get(op, 0) for op in planned}
-        rows.append(_pick(row | counted | plan | {"rank": rank, "equal": on_plan(row)}, columns))
+        about = {"rank": rank, "host": hosts[rank] if hosts else None, "equal": on_plan(row)}
+        rows.append(_pick(row | counted | plan | about, columns))
     note = f"{' and '.join(others)}: a few bytes by which ranks agree, in no plan and not in the sum." if others else ""
     return Table("traffic", "Sent in a step, bytes", columns, rows, note)
 
@@ -123,7 +127,15 @@ def time_table(trace: dict[str, Any]) -> Table:
         rows.append(_pick(rank | parts | {"rest": 1e3 * whole - sum(parts.values()), "step": 1e3 * whole}, columns))
     return Table("time", f"Time in step {trace['step'] + 1}, milliseconds", columns, rows,
                  "Collectives: from call to return, waiting for other ranks included. Rest: all else, as data, the "
-                 "loss and bookkeeping.")
+                 f"loss and bookkeeping.{_clocks(trace['ranks'])}")
+
+
+def _clocks(ranks: Sequence[Row]) -> str:
+    """How sure times of different hosts are of one another; "" where there is one host."""
+    first = ranks[0]["host"]
+    unsure = {row["host"]: row["clock_uncertainty_s"] for row in ranks if row["host"] != first}
+    told = ", ".join(f"{host} {1e3 * seconds:.2g}" for host, seconds in unsure.items())
+    return f" By so many milliseconds may a host's clock still be off that of {first}: {told}." if unsure else ""
 
 
 def seconds_tables(summary: dict[str, Any]) -> list[Table]:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import textwrap
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from mpizero.report.style import BLACK, GREY, SPAN_COLORS, byte_unit, figure, legend, styled, swatch, title
+from mpizero.report.style import BLACK, GREY, SPAN_COLORS, TITLE, byte_unit, figure, legend, styled, swatch, title
+from mpizero.text import ranks_on
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+HOSTS = 8  # as many are named
 SENT, BETWEEN = "sent_bytes_per_step", "between_hosts_bytes_per_step"  # keys of a rank's traffic
 
 
@@ -33,8 +37,9 @@ def leaving(axes: Axes, rows: list[dict[str, Any]], unit: float) -> list[Any]:
 
 
 @styled
-def draw_traffic(summary: dict[str, Any]) -> Figure:
-    """summary: summary.json. A column for each rank; black bars stand where the plan says that an op's part ends."""
+def draw_traffic(summary: dict[str, Any], hosts: Sequence[str] = ()) -> Figure:
+    """summary: summary.json. A column for each rank; black bars stand where the plan says that an op's part ends.
+    hosts: of each rank, named below the columns where there are several."""
     rows = summary["traffic"]
     planned, others = ops(rows)
     most = max((max(sum(row["by_op"].values()), row["planned_sent_bytes_per_step"]) for row in rows), default=0)
@@ -54,6 +59,7 @@ def draw_traffic(summary: dict[str, Any]) -> Figure:
     if not most:
         axes.text(0.5, 0.5, "nothing was sent", transform=axes.transAxes, ha="center", va="center")
     _scales(axes, len(rows), most / unit)
+    _name_hosts(axes, hosts)
     axes.set_ylabel(f"sent in a step, {name}")
     title(axes, *_title(rows))
     legend(made, handles, labels)
@@ -90,6 +96,15 @@ def _scales(axes: Axes, ranks: int, most: float) -> None:
         axes.set_xticks(range(ranks))
     else:
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+
+
+def _name_hosts(axes: Axes, hosts: Sequence[str]) -> None:
+    """Below the columns, and lines between those of different hosts."""
+    if 1 < len(set(hosts)) <= HOSTS:
+        axes.set_xlabel(textwrap.fill(f"rank ({ranks_on(hosts)})", TITLE))
+        for rank in range(1, len(hosts)):
+            if hosts[rank] != hosts[rank - 1]:
+                axes.axvline(rank - 0.5, color=GREY, linewidth=0.8)
 
 
 def _title(rows: list[dict[str, Any]]) -> list[str]:

@@ -69,7 +69,7 @@ def _figures(log: Log) -> list[tuple[str, Any]]:
     if log.trace is not None:
         figures.append(("memory", draw_memory(log.trace)))
     if log.summary is not None:
-        figures.append(("traffic", draw_traffic(log.summary)))
+        figures.append(("traffic", draw_traffic(log.summary, log.hosts)))
     if log.trace is not None:
         figures.append(("gantt", draw_gantt(log.trace)))
     return figures

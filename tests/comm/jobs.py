@@ -13,7 +13,7 @@ import time
 import numpy as np
 
 from mpizero import comm
-from mpizero.comm.mpi import failure
+from mpizero.comm.mpi import failure, start
 from mpizero.errors import ConfigError, DataError
 
 
@@ -79,6 +79,51 @@ def user_error_on_one_rank():
     if world.rank == 2:
         raise DataError("the data of rank 2 hold NaN")
     comm.all_reduce(world, np.ones(5))
+
+
+def on_two_hosts(places):
+    """`start` believes that the first half of the ranks is on host a, the others on b."""
+    return ["ab"[2 * rank >= len(places)] for rank in range(len(places))]
+
+
+def user_error_on_one_host():
+    start.host_names = on_two_hosts
+    world = comm.start()
+    if world.rank >= 2:
+        raise DataError("there is no such file")
+    comm.barrier(world)
+
+
+def bug_on_one_host():
+    start.host_names = on_two_hosts
+    world = comm.start()
+    if world.rank == 2:
+        raise ZeroDivisionError
+    comm.barrier(world)
+
+
+def user_error_on_all_hosts():
+    """Not on all their ranks: some hear of the others before they come to it themselves."""
+    start.host_names = on_two_hosts
+    world = comm.start()
+    if world.rank in (1, 2):
+        raise ConfigError("stage 7 is unknown")
+    comm.barrier(world)
+
+
+def comes_late_to_the_start():
+    if os.environ.get("OMPI_COMM_WORLD_RANK", os.environ.get("PMI_RANK", "1")) == "1":
+        time.sleep(4)
+    comm.start()
+    time.sleep(1)
+    print("started\n", end="", flush=True)
+
+
+def stays_in_mpi():
+    """An exit function of Python's stands for MPI_Finalize, which comes right after it."""
+    failure.PEACE_SECONDS = 1
+    comm.start()
+    atexit.register(time.sleep, 60)
 
 
 def user_error_on_one_rank_during_large_messages():

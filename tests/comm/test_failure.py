@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
+import os
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+
+from mpizero.comm import wait
+from mpizero.comm.mpi import failure
 
 JOBS = Path(__file__).with_name("jobs.py")
 SECONDS = 25.0  # for start and end of a job on a busy machine; about 2 when it is idle
@@ -92,6 +98,50 @@ def test_user_error_on_one_rank(job, name):
     check_one_line(job(name), "the data of rank 2 hold NaN")
 
 
+def test_what_goes_wrong_on_one_host_names_it(job):
+    check_one_line(job("user_error_on_one_host"), "ranks 2-3 on b: there is no such file")
+    finished = job("bug_on_one_host")
+    assert "rank 2 on b: uncaught exception" in finished.stderr and finished.status not in (0, 2)
+
+
+def test_what_goes_wrong_on_all_hosts_names_none(job):
+    check_one_line(job("user_error_on_all_hosts"), "stage 7 is unknown")
+
+
+def test_a_rank_that_never_comes_has_its_time(job):
+    """MPI waits in C, before there is anything of ours. Ranks that come in time get all of it."""
+    finished = job("comes_late_to_the_start", 2, MPIZERO_TIMEOUT="1")
+    assert finished.status not in (0, 2) and "started" not in finished.output
+    finished = job("comes_late_to_the_start", 2, MPIZERO_TIMEOUT="60")
+    assert (finished.status, finished.stdout.split()) == (0, ["started"] * 2)
+
+
+def test_before_its_end_each_rank_has_talked_to_each(monkeypatch):
+    """Else MPI_Finalize of MPICH 4.0 may wait for ever."""
+    talked = []
+
+    class Comm:
+        Get_rank, Get_size = staticmethod(lambda: 1), staticmethod(lambda: 4)
+
+        def Isend(self, buffer, dest, tag):
+            talked.append(("to", dest))
+
+        def Irecv(self, buffer, source, tag):
+            buffer[:] = 0
+            talked.append(("from", source))
+
+    monkeypatch.setattr(wait, "_watch", wait._watch)  # which a meeting ends
+    monkeypatch.setattr(failure, "_comm", Comm())
+    monkeypatch.setattr(failure, "_mpi", SimpleNamespace(Request=SimpleNamespace(Testall=lambda requests: True)))
+    reasons = failure._meet("0 ", 1.0)
+    assert sorted(talked) == [(word, rank) for word in ("from", "to") for rank in (0, 2, 3)]
+    assert [reason == hashlib.sha256(b"0 ").digest() for reason in reasons] == [False, True, False, False]
+
+
+def test_mpi_that_does_not_end(job):
+    assert job("stays_in_mpi", 2).status != 0
+
+
 def test_user_error_on_one_rank_while_another_is_busy(job):
     """It does not come to a wait in time, so the job is aborted; mpirun's status is then a race between its ranks."""
     finished = job("user_error_on_one_rank_while_another_is_busy")
@@ -156,7 +206,9 @@ def test_waiting_has_an_end(job):
     """With two ranks: of several that give up, the first to abort may end the others before they have spoken."""
     finished = job("waits_for_ever", 2, MPIZERO_TIMEOUT="2")
     assert finished.status != 0 and "Traceback" not in finished.output
-    text = "mpizero: error: all_reduce of unit 'head' in group 'world': no answer from rank 0 within 2 s"
+    here = os.uname().nodename
+    text = ("mpizero: error: all_reduce of unit 'head' in group 'world': no answer from rank 0 on "
+            f"{here} to rank 1 on {here} within 2 s")
     assert any(line.startswith(text) for line in our_lines(finished)), finished.output
 
 

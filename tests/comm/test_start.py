@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from mpizero.comm.mpi.start import _check_launcher, _load, _remedy
+from mpizero.comm.mpi.start import _brief, _check_launcher, _load, _remedy
 from mpizero.errors import LaunchError
 from tests.support.launch import ROOT, clean_environment, mpirun
 from tests.support.launch import launch as launch_ranks
@@ -53,6 +53,13 @@ def test_no_library_that_works(monkeypatch, reason, found, cure):
     monkeypatch.setattr(builtins, "__import__", without_library)
     with pytest.raises(LaunchError, match=f"^MPI is not available: {cure}.* finds no MPI library .*{reason}"):
         _load()
+
+
+def test_files_of_one_trouble_are_named_together():
+    lines = ["cannot load MPI library", "/venv/lib/libmpi.so: no such file", "/venv/lib/libmpi.so.12: no such file",
+             "/other/libmpi.so.40: bad", "libmpi.so: no such file", "libmpi.so.12: no such file"]
+    assert _brief("\n".join(lines)) == (
+        "cannot load MPI library; libmpi.so, libmpi.so.12: no such file; /other/libmpi.so.40: bad")
 
 
 def test_readme_has_the_same_command(monkeypatch):

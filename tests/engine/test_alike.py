@@ -98,11 +98,16 @@ def test_data_that_differs(group):
 
 def test_many_differences_are_counted():
     every = [dict.fromkeys("abcde", 0), dict.fromkeys("abcd", 1)]
-    assert differences(every) == ("a is 0 on rank 0, 1 on rank 1; b is 0 on rank 0, 1 on rank 1; c is 0 on rank 0, "
-                                  "1 on rank 1; 2 more")
-    assert differences([every[0], every[0]]) == ""
-    assert differences([{"a": 0}, {"a": 1}, {"a": 0}]) == "a is 0 on ranks 0, 2, 1 on rank 1"
-    assert differences([{"a": 0}, {"a": 0, "b": 1}]) == "b is not given on rank 0, 1 on rank 1"
+    assert differences(every, "aa") == (
+        "a is 0 on rank 0, 1 on rank 1; b is 0 on rank 0, 1 on rank 1; c is 0 on rank 0, 1 on rank 1; 2 more")
+    assert differences([every[0], every[0]], "ab") == ""
+    assert differences([{"a": 0}, {"a": 1}, {"a": 0}], "aaa") == "a is 0 on ranks 0, 2, 1 on rank 1"
+    assert differences([{"a": 0}, {"a": 0, "b": 1}], "aa") == "b is not given on rank 0, 1 on rank 1"
+
+
+def test_hosts_are_named_where_there_are_several():
+    found = differences([{"a": 0}, {"a": 0}, {"a": 1}, {"a": 0}], ["x", "x", "y", "y"])
+    assert found == "a is 0 on ranks 0-1 on x, 3 on y, 1 on rank 2 on y"
 
 
 def test_sources_follow_names_and_contents(tmp_path):

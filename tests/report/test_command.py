@@ -10,6 +10,8 @@ import pytest
 
 from mpizero.errors import ConfigError
 from mpizero.report.__main__ import main, report
+from mpizero.report.log import read_log
+from mpizero.report.write import _figures
 from tests.report.events import check
 from tests.report.sample import write_log
 
@@ -50,6 +52,12 @@ def test_files_without_mpi(launch, tmp_path):
         assert (log / f"{name}.svg").read_bytes().startswith(b"<?xml")
     assert (log / "report.html").read_text(encoding="utf-8").count("data:image/svg+xml;base64,") == 4
     check(json.loads((log / "perfetto.json").read_text())["traceEvents"], 3)
+
+
+def test_hosts_of_a_log_are_in_its_figure(tmp_path):
+    """The hand-made runs have eight ranks a host."""
+    figures = dict(_figures(read_log(write_log(tmp_path / "log", ranks=9, units=3, steps=2))))
+    assert figures["traffic"].axes[0].get_xlabel() == "rank (0-7 on node0, 8 on node1)"
 
 
 def test_mistakes_get_a_sentence(launch, tmp_path):

@@ -208,6 +208,10 @@ def test_what_leaves_a_host_is_hatched():
     figure = draw_traffic(summary)
     assert "of it to other hosts" in [text for text, _, _ in texts(figure)]
     assert [bar.get_height() for bar in figure.axes[0].patches if bar.get_hatch()] == [0, 30]
+    assert figure.axes[0].get_xlabel() == "rank" and not figure.axes[0].lines
+    figure = draw_traffic(summary, ["host0", "host1"])
+    assert figure.axes[0].get_xlabel() == "rank (0 on host0, 1 on host1)"
+    assert [line.get_xdata()[0] for line in figure.axes[0].lines] == [0.5]
     rows[1]["planned_between_hosts_bytes_per_step"] += 2
     assert "ranks 1 differ from the plan" in draw_traffic(summary).axes[0].get_title(loc="left")
 

@@ -126,7 +126,7 @@ def test_a_run_says_how_it_was_started_and_whether_it_goes_on():
     going = replace(log, summary=None, trace=None, run=begun("an-identifier", summary), running=True, notes=("Torn.",))
     text = "\n".join(read(going, figures=("loss",)).texts)
     for words in ("mlp, stage 3, 2 ranks", "The run is still going on", "Torn.", "an-identifier", "MPICH 5.0.2",
-                  "2 on node0", "1 replicate x 2 shard", "2026-11-30T03:15:02+00:00", "--stage 3"):
+                  "0-1 on node0", "1 replicate x 2 shard", "2026-11-30T03:15:02+00:00", "--stage 3"):
         assert words in text, words
     assert "did not end" not in text and "\nNO\n" not in text.split("Steps (")[0]
     summary = {**log.summary, "interrupted": True, "signal": "SIGTERM", "eval_loss": None}
@@ -198,6 +198,27 @@ def test_tables_are_the_logs():
     assert (traffic["reduce_scatter"], traffic["planned_reduce_scatter"]) == (plan["reduce_scatter"],) * 2
     assert traffic["agree"] == 192
     assert traffic["sent_bytes_per_step"] == sum(plan.values()) == traffic["planned_sent_bytes_per_step"]
+
+
+def test_hosts_are_in_the_tables_where_there_are_several():
+    log = log_of(ranks=4, units=3)
+    alone = {table.name: table for table in tables(log)}
+    assert not {"host", "between_hosts_bytes_per_step"} & {*alone["traffic"].columns}
+    assert "clock" not in alone["time"].note
+    hosts = ["a", "a", "b", "b"]
+    for rank, host in zip(log.trace["ranks"], hosts, strict=True):
+        rank.update(host=host, clock_uncertainty_s=2.5e-5 * (host == "b"))
+    log.summary["traffic"] = [row | {"between_hosts_bytes_per_step": 7 * rank,
+                                     "planned_between_hosts_bytes_per_step": 7}
+                              for rank, row in enumerate(log.summary["traffic"])]
+    found = {table.name: table for table in tables(replace(log, run=begun("id", log.summary) | {"hosts": hosts}))}
+    assert {row["what"]: row["value"] for row in found["begin"].rows}["ranks"] == "0-1 on a, 2-3 on b"
+    assert [row["host"] for row in found["traffic"].rows] == hosts
+    assert [row["between_hosts_bytes_per_step"] for row in found["traffic"].rows] == [0, 7, 14, 21]
+    assert [row["planned_between_hosts_bytes_per_step"] for row in found["traffic"].rows] == [7] * 4
+    assert found["time"].note.endswith(" By so many milliseconds may a host's clock still be off that of a: b 0.025.")
+    without = {table.name: table for table in tables(replace(log, trace=None))}["traffic"]  # hosts are not told
+    assert without.rows[1]["between_hosts_bytes_per_step"] == 7 and "host" not in without.columns
 
 
 def milliseconds(rows) -> float:

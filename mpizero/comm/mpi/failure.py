@@ -15,12 +15,13 @@ import contextlib
 import errno
 import hashlib
 import os
+import platform
 import signal
 import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NoReturn, final
 
@@ -28,21 +29,27 @@ import numpy as np
 
 from mpizero.comm import wait
 from mpizero.errors import CommunicationError, MpizeroError
-from mpizero.launcher import rank_in_job, rank_on_machine
+from mpizero.launcher import launch, rank_in_job, rank_on_machine, ranks_on_machine
+from mpizero.text import ranks_on
 
 USER_ERROR = 2  # exit status where output cannot be written; a MpizeroError has its own
 BUG = 1  # exit status of any other exception
 INTERRUPTED = 130  # 128 + SIGINT, as shells have it
 MEETING_SECONDS = 5.0  # a rank that leaves with an error waits so long for the others to leave too
 FINALIZE_SECONDS = 20  # for MPI_Finalize, which may stumble over messages that nobody received
+PEACE_SECONDS = 60  # the same after a good end
 LET_FIRST_SPEAK = 2.0  # seconds
 FULL = {errno.ENOSPC, errno.EDQUOT, errno.EIO}  # of an error that names no file: an output stream's
 LAST_WORDS = 0.2  # seconds before an abort: MPICH's mpirun may then end before it has read what its ranks wrote
+ERROR = "mpizero: error: "  # how a MpizeroError is said
 NOTICE = 1  # tag of the message by which a rank says that it leaves
+MEETING = 2  # and of those by which ranks that leave say why
 
-# MPI is one per process, so its end is too. Once started: the module mpi4py.MPI, a communicator used by nothing else.
+# MPI is one per process, so its end is too. Once started: the module mpi4py.MPI, a communicator used by nothing else,
+# and the host of each of its ranks.
 _mpi: Any = None
 _comm: Any = None
+_hosts: Sequence[str] = ()
 _notices: list[tuple[Any, np.ndarray]] = []  # under way to others: requests and their buffers
 _heard: set[int] = set()  # ranks whose notice has come
 
@@ -68,13 +75,13 @@ class Ending:
     at_once: bool = False
 
 
-def install(mpi: Any, comm: Any) -> None:
+def install(mpi: Any, comm: Any, hosts: Sequence[str]) -> None:
     """From now on an uncaught exception ends all ranks of `comm`, also outside `run_main` and in threads.
 
-    mpi: the module mpi4py.MPI. Called by `start`.
+    mpi: the module mpi4py.MPI. hosts: of each rank. Called by `start`.
     """
-    global _mpi, _comm
-    _mpi, _comm = mpi, comm
+    global _mpi, _comm, _hosts
+    _mpi, _comm, _hosts = mpi, comm, hosts
     sys.excepthook = lambda kind, error, trace: end(ending(error))
     threading.excepthook = _end_from_thread
     wait.watch(_heed_notice)
@@ -85,7 +92,7 @@ def ending(error: BaseException) -> Ending:
     if isinstance(error, SystemExit):
         return _asked_for(error)
     if isinstance(error, MpizeroError):
-        text, gave_up = f"mpizero: error: {error}\n", isinstance(error, CommunicationError)
+        text, gave_up = f"{ERROR}{error}\n", isinstance(error, CommunicationError)
         return Ending(error.status, text, text if gave_up else type(error).__name__, tell=not gave_up)
     if isinstance(error, _PeerLeft):
         return Ending(error.args[0], reason="another rank's reason")
@@ -93,7 +100,7 @@ def ending(error: BaseException) -> Ending:
         return Ending(INTERRUPTED, at_once=True)
     if isinstance(error, OSError) and error.filename is None and error.errno in FULL:
         _write_no_more()
-        return Ending(USER_ERROR, f"mpizero: error: standard output cannot be written: {error.strerror}\n",
+        return Ending(USER_ERROR, f"{ERROR}standard output cannot be written: {error.strerror}\n",
                       type(error).__name__)
     if isinstance(error, BrokenPipeError):  # whoever read our output has enough
         return Ending(BUG, at_once=True)
@@ -139,14 +146,27 @@ def _leave(how: Ending) -> NoReturn:
     patience = MEETING_SECONDS if how.text else MEETING_SECONDS + LET_FIRST_SPEAK  # who aborts may silence the others
     reasons = _meet(f"{how.status} {how.reason}", patience if how.status else wait.timeout())
     rank = _comm.Get_rank()
-    if reasons is None or reasons.index(reasons[rank]) == rank:
-        _say(how.text)
+    same = [rank] if reasons is None else [other for other, reason in enumerate(reasons) if reason == reasons[rank]]
+    if same[0] == rank:
+        _say(_located(how, same))
     if reasons is None and how.status:
         _abort(how.status)
-    if how.status:
+    if how.status or _comm.Get_size() > 1:
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
-        signal.alarm(FINALIZE_SECONDS)
+        signal.alarm(FINALIZE_SECONDS if how.status else PEACE_SECONDS)
     sys.exit(how.status)
+
+
+def _located(how: Ending, ranks: Sequence[int]) -> str:
+    """The text, with the hosts of `ranks`, which leave for this reason, unless each host has some of them: what is
+    missing or wrong may be so on one host alone. Who has given up waiting has named them."""
+    if {_hosts[rank] for rank in ranks} == set(_hosts) or not how.tell:
+        return how.text
+    return _with(how.text, f"{'rank' if len(ranks) == 1 else 'ranks'} {ranks_on(_hosts, ranks)}")
+
+
+def _with(text: str, where: str) -> str:
+    return text.replace(ERROR, f"{ERROR}{where}: ", 1)
 
 
 def _leave_alone(how: Ending) -> NoReturn:
@@ -155,7 +175,9 @@ def _leave_alone(how: Ending) -> NoReturn:
     The others let it: an mpirun may end all ranks when the first has left with an error.
     """
     if rank_on_machine() in (None, 0):
-        _say(how.text)
+        found = launch()
+        several = found is not None and found.ranks is not None and found.ranks > ranks_on_machine()
+        _say(_with(how.text, f"on {platform.node()}") if several else how.text)
     elif how.status:
         time.sleep(LET_FIRST_SPEAK)
     sys.exit(how.status)
@@ -177,8 +199,15 @@ def _meet(reason: str, seconds: float) -> list[bytes] | None:
     wait.watch(None)
     mine = np.frombuffer(hashlib.sha256(reason.encode()).digest() + bytes([bool(_notices)]), np.uint8)
     table = np.empty((_comm.Get_size(), mine.size), np.uint8)
-    request = _comm.Iallgather(mine, table)
-    if not wait.wait(request.Test, seconds) or not _receive_notices(np.flatnonzero(table[:, -1]).tolist(), seconds):
+    table[_comm.Get_rank()] = mine
+    others = [rank for rank in range(_comm.Get_size()) if rank != _comm.Get_rank()]
+    # each with each, unlike MPI's Iallgather: between hosts, MPICH 4.0's MPI_Finalize often waits for ever where two
+    # ranks have never exchanged a message
+    requests = [_comm.Irecv(table[rank], rank, MEETING) for rank in others]
+    requests += [_comm.Isend(mine, rank, MEETING) for rank in others]
+    if not wait.wait(lambda: bool(_mpi.Request.Testall(requests)), seconds):
+        return None
+    if not _receive_notices(np.flatnonzero(table[:, -1]).tolist(), seconds):
         return None
     return [row[:-1].tobytes() for row in table]
 
@@ -216,9 +245,12 @@ def _write_no_more() -> None:
 
 
 def _traceback(error: BaseException) -> str:
-    rank = _comm.Get_rank() if _comm is not None and not _mpi.Is_finalized() else rank_in_job()
-    lines = "".join(traceback.format_exception(error))
-    return lines if rank is None else f"rank {rank}: uncaught exception, ending all ranks\n{lines}"
+    lines, who = "".join(traceback.format_exception(error)), rank_in_job()
+    where = "" if who is None else f"rank {who}"
+    if _comm is not None and not _mpi.Is_finalized():
+        rank = _comm.Get_rank()
+        where = f"rank {rank} on {_hosts[rank]}" if len(set(_hosts)) > 1 else f"rank {rank}"
+    return f"{where}: uncaught exception, ending all ranks\n{lines}" if where else lines
 
 
 def _say(text: str) -> None:

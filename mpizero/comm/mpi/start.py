@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import signal
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from ctypes.util import find_library
 from dataclasses import asdict
 from functools import cache
@@ -44,19 +46,31 @@ def _world() -> Group:
     timeout()  # a bad MPIZERO_TIMEOUT should show now, not in the first long wait
     mpi = _load()
     _check_launcher(mpi)
-    if not mpi.Is_initialized():
-        mpi.Init_thread()
-    _check_launcher(mpi, mpi.COMM_WORLD.Get_size())
-    told = _gather(mpi.COMM_WORLD, {"place": asdict(this_place()), "trouble": trouble()})
-    order = by_host([_place(each) for each in told])
-    told = [told[rank] for rank in order]
-    comm, other = (mpi.COMM_WORLD.Split(0, order.index(mpi.COMM_WORLD.Get_rank())) for _ in range(2))
-    failure.install(mpi, other)
-    _check_arithmetic([each["trouble"] for each in told])
+    with _in_time():
+        if not mpi.Is_initialized():
+            mpi.Init_thread()
+        _check_launcher(mpi, mpi.COMM_WORLD.Get_size())
+        told = _gather(mpi.COMM_WORLD, {"place": asdict(this_place()), "trouble": trouble()})
+        order = by_host([_place(each) for each in told])
+        told = [told[rank] for rank in order]
+        comm, other = (mpi.COMM_WORLD.Split(0, order.index(mpi.COMM_WORLD.Get_rank())) for _ in range(2))
     places = [_place(each) for each in told]
     hosts = host_names(places)
+    failure.install(mpi, other, hosts)
+    _check_arithmetic([each["trouble"] for each in told])
     here = [place for place, host in zip(places, hosts, strict=True) if host == hosts[comm.Get_rank()]]
     return Group(mpi, comm, range(comm.Get_size()), hosts, "world", tests(is_crowded(here)))
+
+
+@contextlib.contextmanager
+def _in_time() -> Iterator[None]:
+    """Inside, a signal (SIGALRM) ends this process after `timeout()` seconds: MPI waits there for ranks that may never
+    come, in C, where nothing of Python runs."""
+    before = signal.alarm(int(min(timeout() + 1, 2**31 - 1)))
+    try:
+        yield
+    finally:
+        signal.alarm(before)
 
 
 def _load() -> Any:
@@ -72,10 +86,22 @@ def _load() -> Any:
             warnings.filterwarnings("ignore", "suspicious MPI execution environment", RuntimeWarning)
             from mpi4py import MPI
     except (ImportError, RuntimeError, OSError) as error:
-        reason = " ".join(str(error).split())
-        raise LaunchError(f"MPI is not available: {_remedy(reason)}; mpi4py finds no MPI library that works "
-                          f"({reason})") from None
+        raise LaunchError(f"MPI is not available: {_remedy(str(error))}; mpi4py finds no MPI library that works "
+                          f"({_brief(str(error))})") from None
     return MPI
+
+
+def _brief(reason: str) -> str:
+    """mpi4py's lines, `FILE: WHY`, in one: files of one trouble together, and once of each name that was looked for at
+    several places."""
+    by_why: dict[str, list[str]] = {}
+    for file, _, why in (line.strip().partition(": ") for line in reason.splitlines()):
+        by_why.setdefault(why, []).append(file)
+    texts = []
+    for why, files in by_why.items():
+        names = ", ".join(file for file in files if file == Path(file).name or Path(file).name not in files)
+        texts.append(f"{names}: {why}" if why else names)
+    return "; ".join(texts)
 
 
 def _remedy(reason: str) -> str:
