@@ -116,6 +116,7 @@ CHANGES = {  # of scripts on ranks, what is changed besides, and the claim that 
     ],
 }
 STEPS = (("STEPS, FEW_STEPS = 50, 10", "STEPS, FEW_STEPS = 8, 2"), ("STEPS, RATE = 200", "STEPS, RATE = 20"))
+FEW_HELD_OUT = "from mpizero.data import TeacherTask\nTeacherTask.eval_size = 64"
 MAIN = '\nif __name__ == "__main__":\n'
 
 
@@ -125,7 +126,7 @@ def change(name: str, path: Path) -> list[str]:
     text = path.read_text()
     assert text.count(old) == 1 == text.count(MAIN), (name, old)
     changes = CHANGES.get(name, [])
-    code = "\n".join(code for code, _ in changes)
+    code = "\n".join([FEW_HELD_OUT, *(code for code, _ in changes)]) if changes else ""
     for was, now in ((old, new), *STEPS, (MAIN, f"\n{code}\n{MAIN}")):
         text = text.replace(was, now)
     path.write_text(text)
