@@ -36,8 +36,8 @@ def sizes_of(shapes: Mapping[str, Shape]) -> tuple[str, dict[str, Any]] | None:
     """Our model with these parameters, and its sizes, as far as shapes tell: not the heads. None if it is none of
     ours; whether all parameters are as they should be, `check_shapes` says."""
     table, positions = shapes.get(EMBEDDING, ()), shapes.get("wpe.weight", ())
-    if len(table) == len(positions) == 2:
-        blocks = {match[1] for name in shapes if (match := BLOCK.match(name))}
+    blocks = {match[1] for name in shapes if (match := BLOCK.match(name))}
+    if len(table) == len(positions) == 2 and blocks:
         return "gpt", {"layers": len(blocks), "d_model": table[1], "context": positions[0], "vocab": table[0],
                        "tied": OUTPUT not in shapes}
     weights = {int(match[1]): shape for name, shape in shapes.items() if (match := LINEAR.fullmatch(name))}
@@ -49,21 +49,26 @@ def sizes_of(shapes: Mapping[str, Shape]) -> tuple[str, dict[str, Any]] | None:
 
 def model_of(shapes: Mapping[str, Shape], heads: int | None, path: object) -> GPTConfig | MLPSizes:
     """Sizes of the model that these parameters make. heads: None: as many as GPT-2 has for its width. CheckpointError
-    where they make none of ours, or leave the heads open; ConfigError for sizes that make none at all."""
+    where they make none of ours, or leave the heads open."""
     found = sizes_of(shapes)
     if found is None:
         names = ", ".join(list(shapes)[:3])
         raise CheckpointError(f"{path} holds neither a GPT-2 nor an MLP of ours: its parameters are {names or 'none'}"
-                              f"{' ...' if len(shapes) > 3 else ''}, and there is no {EMBEDDING}")
+                              f"{' ...' if len(shapes) > 3 else ''}")
     model, sizes = found
     if model == "mlp":
         mlp = MLPSizes(**sizes)
         check_shapes(mlp_spec(mlp), shapes, path)
         return mlp
-    if heads is None and (sizes["d_model"] % HEAD_SIZE or not sizes["d_model"]):
-        raise CheckpointError(f"{path} does not say how many heads its {sizes['d_model']} features are divided into, "
-                              "and shapes do not tell: give `heads`")
-    gpt = GPTConfig(**sizes, heads=sizes["d_model"] // HEAD_SIZE if heads is None else heads)
+    width = sizes["d_model"]
+    if heads is None and width % HEAD_SIZE:
+        raise CheckpointError(f"{path} does not say how many heads its {width} features are divided into, and shapes "
+                              "do not tell: give `heads`")
+    heads = width // HEAD_SIZE if heads is None else heads
+    if heads < 1 or width % heads:
+        raise CheckpointError(f"{path} has {width} features, which cannot be divided into `heads` {heads}: every head "
+                              "takes as many; give another number")
+    gpt = GPTConfig(**sizes, heads=heads)
     check_shapes(gpt_spec(gpt), shapes, path)
     return gpt
 
