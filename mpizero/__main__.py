@@ -17,7 +17,8 @@ COMMANDS = {  # name -> its module, and what it does
     "verify": ("mpizero.verify", "prove that all stages compute the same, and the bytes"),
     "bench": ("mpizero.bench", "measure our rings beside MPI's collectives, and a step beside its arithmetic"),
     "plan": ("mpizero.plan.__main__", "does a model fit, how, and what will it send? Needs no ranks"),
-    "checkpoint": ("mpizero.checkpoint.__main__", "what is in a checkpoint, and is it whole? Needs no ranks"),
+    "checkpoint": ("mpizero.checkpoint.__main__", "look into a checkpoint, verify, export, import. Needs no ranks"),
+    "sample": ("mpizero.sample", "let a trained GPT write text"),
     "report": ("mpizero.report.__main__", "figures and a page of a training log. Needs no ranks"),
 }
 EXAMPLE = """examples:

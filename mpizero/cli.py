@@ -37,7 +37,7 @@ GROUPS = {
     "precision and optimizer": "dtype reduce-dtype sum-dtype loss-scale growth-interval no-master-weights optimizer "
                                "lr warmup momentum betas weight-decay decay clip",
     "the run": "steps epochs seed device-memory check-replicas eval-every",
-    "checkpoints": "save save-every keep resume",
+    "checkpoints": "save save-every keep resume init",
     "what is printed and written": "print-actions log log-every log-format tensorboard json",
 }
 DTYPES = {"fp16": "float16", "half": "float16", "bf16": "bfloat16", "fp32": "float32", "float": "float32"}
@@ -237,10 +237,10 @@ def printer(rank: int) -> Callable[[str], None]:
     return say
 
 
-def tell(text: str) -> None:
+def tell(text: str, end: str = "\n") -> None:
     """print; a `ConfigError` where standard output takes no more."""
     try:
-        print(text, flush=True)
+        print(text, end=end, flush=True)
     except BrokenPipeError:  # whoever read has enough
         raise
     except OSError as error:

@@ -16,7 +16,7 @@ from mpizero.errors import CheckpointError
 # Settings that change no bit, or (ranks, no_sync) only the order of additions; and where data lies.
 FREE = ("stage", "shard_size", "no_sync", "backward_prefetch", "forward_prefetch", "keep_last_unit",
         "limit_all_gathers", "device_memory", "check_replicas", "eval_every", "data", "end", "save", "save_every",
-        "keep", "resume")
+        "keep", "resume", "init")
 # Those that a run may change on its way.
 TOLD = ("steps", "epochs", "lr", "warmup", "clip", "batch_size", "global_batch", "accumulation")
 
@@ -25,6 +25,9 @@ def check_alike(job: Job, checkpoint: Checkpoint) -> None:
     """CheckpointError where going on would give another result than the run that was saved: all settings but those in
     `FREE` and `TOLD`, data, parameters, states."""
     here, there = settings_of(job), checkpoint.about["settings"]
+    if checkpoint.about.get("weights_only"):
+        raise CheckpointError(f"{checkpoint.folder} holds weights alone, which no run has left: start from them with "
+                              "`init`, not `resume`")
     found = [f"`{name}` is {value}, but was {there[name]}" for name, value in here.items()
              if name not in FREE + TOLD and name in there and there[name] != value]
     if (here["epochs"] is None) != (there.get("epochs") is None):

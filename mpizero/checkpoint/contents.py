@@ -30,13 +30,15 @@ from mpizero.errors import CheckpointError
 
 @dataclass(frozen=True)
 class Contents:
-    """about: checkpoint.json. places: where each state of each parameter lies."""
+    """about: checkpoint.json. places: where each state of each parameter lies. digest: of everything, numbers
+    included: of the SHA-256 of each table, in which their checksums stand."""
 
     folder: Path
     about: dict[str, Any]
     params: tuple[Param, ...]
     parts: tuple[Part, ...]
     places: Index
+    digest: str
 
     def file_of(self, part: Part) -> Path:
         """Its numbers."""
@@ -57,7 +59,8 @@ def read_contents(path: str | Path) -> Contents:
     folder = find(path)
     about = read_about(folder)
     params, parts = parse_params(about, folder / ABOUT), []
-    for name, digest in parse_parts(about, folder / ABOUT):
+    tables = parse_parts(about, folder / ABOUT)
+    for name, digest in tables:
         table = folder / f"{name}.json"
         text = read_text(table)
         if hashlib.sha256(text).hexdigest() != digest:
@@ -65,7 +68,8 @@ def read_contents(path: str | Path) -> Contents:
         part = parse_part(name, decode(PART, text, table), table)
         check_size(folder / f"{name}.bin", part)
         parts.append(part)
-    return Contents(folder, about, params, tuple(parts), index(params, parts, folder / ABOUT))
+    return Contents(folder, about, params, tuple(parts), index(params, parts, folder / ABOUT),
+                    hashlib.sha256("".join(digest for _, digest in tables).encode()).hexdigest())
 
 
 def check_size(path: Path, part: Part) -> None:

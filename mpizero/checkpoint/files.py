@@ -16,11 +16,11 @@ LARGEST_TEXT = 2**30  # bytes of a JSON file
 
 
 @contextmanager
-def opened(path: Path) -> Iterator[int]:
+def opened(path: Path, links: bool = False) -> Iterator[int]:
     """The descriptor of a regular file that is read; a link could lead outside its folder, a pipe would make us wait.
-    CheckpointError where it cannot be."""
+    CheckpointError where it cannot be. links: follow them all the same: the user has named this very file."""
     try:
-        file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW * (not links) | os.O_NONBLOCK)
     except FileNotFoundError:
         raise CheckpointError(f"{path} is missing") from None
     except (OSError, ValueError) as error:

@@ -60,11 +60,12 @@ def resume(job: Job, path: str | Path) -> Resumed:
 
 def loading_bytes(job: Job) -> int:
     """The most that `resume` takes beside what rests; never more than the largest unit."""
-    return max([_scratch_bytes(job), *(unit.rounding_bytes for unit in job.state.units)])
+    return max([scratch_bytes(job), *(unit.rounding_bytes for unit in job.state.units)])
 
 
-def _scratch_bytes(job: Job) -> int:
-    return min(SCRATCH, max(unit.layout.padded_numel * unit.param.itemsize for unit in job.state.units))
+def scratch_bytes(job: Job) -> int:
+    """Of the buffer that files are read through."""
+    return max(min(SCRATCH, max(unit.layout.padded_numel * unit.param.itemsize for unit in job.state.units)), 16)
 
 
 def _open_alike(job: Job, path: str | Path) -> Checkpoint:
@@ -84,7 +85,7 @@ def _open_alike(job: Job, path: str | Path) -> Checkpoint:
 
 def _fill(job: Job, checkpoint: Checkpoint) -> None:
     """This rank's range of each state."""
-    scratch = job.ledger.empty(_scratch_bytes(job), np.uint8, WORKSPACE)
+    scratch = job.ledger.empty(scratch_bytes(job), np.uint8, WORKSPACE)
     for unit in job.state.units:
         kept = unit.range_of(unit.placement.optim)
         for state, buffer in unit.states.items():

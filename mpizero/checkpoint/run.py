@@ -1,4 +1,4 @@
-"""What a training run does about its checkpoints: goes on from one, and saves."""
+"""What a training run does about its checkpoints: goes on from one, or starts from weights, and saves."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any, TextIO, final
 
 from mpizero.checkpoint.folder import complete, lock, remove_old
 from mpizero.checkpoint.format import LATEST, step_name
+from mpizero.checkpoint.init import init_weights
 from mpizero.checkpoint.resume import Resumed, loading_bytes, resume
 from mpizero.checkpoint.save import save
 from mpizero.checkpoint.together import together
@@ -83,13 +84,16 @@ class Checkpoints:
         for what, peak in self.peaks.items():
             memory |= {f"{what}_peak": peak, f"planned_{what}_peak": planned[what]}
         return {"resumed_from": str(self.resumed.folder) if self.resumed else None,
+                "started_from": self.settings.init,
                 "saved": str(self.saved) if self.saved else None, "memory": gather_data(self.job.world, memory)}
 
 
 def begin_checkpoints(job: Job, run: str) -> Checkpoints:
-    """Go on from the checkpoint that the settings name, and take hold of the folder of `save`. Collective.
+    """Go on from the checkpoint, or start from the weights, that the settings name, and take hold of the folder of
+    `save`. Collective.
 
-    job: fresh; in place of it, take that of the result. CheckpointError for what `resume` refuses, and where another
+    job: fresh; in place of it, take that of the result. CheckpointError for what `resume` and `init` refuse,
+    and where another
     run saves into that folder.
     """
     found = Checkpoints(job, run)
@@ -98,6 +102,9 @@ def begin_checkpoints(job: Job, run: str) -> Checkpoints:
         found.resumed = resume(job, path)
         found.job, found.peaks["loading"] = found.resumed.job, job.ledger.action_peak_bytes
         found.said.append(found.resumed.said)
+    if found.settings.init is not None:
+        found.said.append(init_weights(job, found.settings.init))
+        found.peaks["loading"] = job.ledger.action_peak_bytes
     if folder is not None:
         together(job.world, lambda: _hold(found, Path(folder)), only=0)
         if found.resumed and _same(found.resumed.folder.parent, folder):

@@ -6,7 +6,7 @@ import hashlib
 import secrets
 import shutil
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -34,6 +34,8 @@ from mpizero.engine.unit import Unit
 from mpizero.engine.versions import versions
 from mpizero.errors import CheckpointError
 
+Piece = tuple[str, str, int, np.ndarray]  # state, parameter, where in it, and the elements from there on
+
 
 def save(job: Job, folder: str | Path, *, run: str | None = None, runs: Sequence[str] = ()) -> Path:
     """Write folder/step-00000020, by number of steps. Collective; takes no memory beside what rests.
@@ -47,7 +49,7 @@ def save(job: Job, folder: str | Path, *, run: str | None = None, runs: Sequence
     made = target.with_name(temporary(target.name, run))
     together(world, lambda: made.mkdir(parents=True), only=0)
     try:
-        parts = together(world, lambda: _write_part(made, world.rank, job.state.units))
+        parts = together(world, lambda: write_part(made, world.rank, _owned(job.state.units)))
         together(world, lambda: commit(made, target, {**_about(job), "runs": [*runs, run], "parts": parts}, run),
                  only=0)
     except CheckpointError:
@@ -76,13 +78,13 @@ def params_of(job: Job) -> list[Param]:
     return [Param(param.name, tuple(param.shape), states[param.name]) for param in job.task.model.spec.params]
 
 
-def _write_part(folder: Path, rank: int, units: Sequence[Unit]) -> dict[str, Any]:
-    """This rank's two files, and what checkpoint.json says of them."""
+def write_part(folder: Path, rank: int, pieces: Iterable[Piece]) -> dict[str, Any]:
+    """A rank's two files, and what checkpoint.json says of them."""
     name, size = part_name(rank), 0
     entries: list[Entry] = []
     checksums: list[int] = []
     with created(folder / f"{name}.bin") as file:
-        for state, param, begin, values in _owned(units):
+        for state, param, begin, values in pieces:
             entries.append(Entry(state, param, begin, begin + values.size, values.dtype.name, size))
             for piece in _blocks(values, size):
                 if size % BLOCK == 0:
@@ -96,8 +98,8 @@ def _write_part(folder: Path, rank: int, units: Sequence[Unit]) -> dict[str, Any
     return {"name": name, "bytes": size, "table_sha256": hashlib.sha256(table).hexdigest()}
 
 
-def _owned(units: Sequence[Unit]) -> Iterator[tuple[str, str, int, np.ndarray]]:
-    """State, parameter, where in it, and a view of each piece that this rank counts as its own."""
+def _owned(units: Sequence[Unit]) -> Iterator[Piece]:
+    """What this rank counts as its own, as views."""
     for unit in units:
         for state, buffer in unit.states.items():
             for param, begin, where in unit.layout.pieces(unit.owned):

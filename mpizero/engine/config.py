@@ -34,12 +34,14 @@ GPT_WARMUP = 10  # a tenth of the steps, where BY_MODEL names none
 @dataclass(frozen=True)
 class CheckpointSettings:
     """save: folder of checkpoints. save_every: steps between two; None: at the end only. keep: how many complete ones
-    stay; None: all. resume: the one to go on from."""
+    stay; None: all. resume: the one to go on from. init: the one, or the safetensors file, whose weights to start
+    from."""
 
     save: str | None = None
     save_every: int | None = None
     keep: int | None = None
     resume: str | None = None
+    init: str | None = None
 
 
 @dataclass(frozen=True)
@@ -88,9 +90,9 @@ def _option(default: Any, help: str, **more: Any) -> Any:
 class TrainConfig:
     """None stands for a default that depends on the model or the optimizer (see BY_MODEL, BY_OPTIMIZER), or for `off`.
 
-    `save`, `save_every`, `keep`, `resume`, `print_actions`, `log`, `log_every`, `log_format` and `json` are for the
-    command to heed. Of them `prepare` takes that there is a `log`: then actions and messages are timed, for `trace`.
-    Whoever calls `run_steps` saves, and writes what it reports, himself.
+    `save`, `save_every`, `keep`, `resume`, `init`, `print_actions`, `log`, `log_every`, `log_format` and `json` are for
+    the command to heed. Of them `prepare` takes that there is a `log`: then actions and messages are timed, for
+    `trace`. Whoever calls `run_steps` saves, and writes what it reports, himself.
     """
 
     stage: str = _option("2", "what is sharded: 0 nothing (data parallel), 1 optimizer, 2 and gradients, 3 and "
@@ -163,6 +165,8 @@ class TrainConfig:
                                metavar="N")
     resume: str | None = _option(None, "go on from this checkpoint, on any number of ranks and at any stage: "
                                  "DIR/latest, DIR or DIR/step-...", metavar="PATH")
+    init: str | None = _option(None, "start from these weights, of the same sizes, at step 0: a checkpoint, or a "
+                               "safetensors file with GPT-2's names", metavar="PATH")
     print_actions: bool = _option(False, "print the list of actions that a step runs", action="store_true")
     log: str | None = _option(None, "write run.json, steps.jsonl, summary.json and trace.json (one step, timed) into "
                               "this folder; an older run's move to DIR/older", metavar="DIR")
@@ -207,7 +211,8 @@ class TrainConfig:
         return Settings(self.model, (MLPSizes if self.model == "mlp" else GPTConfig)(**sizes), step,
                         optim, self.dtype, wire, sums, chosen["loss_scale"], chosen["growth_interval"], self.data,
                         batch_size, chosen["steps"], self.seed, memory, self.check_replicas, self.epochs,
-                        checkpoints=CheckpointSettings(self.save, self.save_every, self.keep, self.resume),
+                        checkpoints=CheckpointSettings(self.save, self.save_every, self.keep, self.resume,
+                                                       self.init),
                         global_batch=self.global_batch, freeze=" ".join(self.freeze) or None,
                         eval_every=self.eval_every)
 
@@ -285,9 +290,12 @@ class TrainConfig:
 
     def _check_paths(self) -> None:
         for name, what in (("log", "folder"), ("json", "file"), ("save", "folder"), ("resume", "checkpoint"),
-                           ("tensorboard", "folder")):
+                           ("tensorboard", "folder"), ("init", "checkpoint or a file of weights")):
             if getattr(self, name) == "":
                 raise ConfigError(f"`{name}` is empty: name a {what}, or leave it out")
+        if self.resume is not None and self.init is not None:
+            raise ConfigError("`resume` and `init` both say where weights come from: leave `init` out to go on with a "
+                              "run, or `resume` to begin one")
         for name in ("save_every", "keep"):
             if getattr(self, name) is not None and self.save is None:
                 raise ConfigError(f"`{name}` {getattr(self, name)} needs `save`, the folder of checkpoints: name it")
