@@ -12,7 +12,7 @@ from mpizero import train, verify
 from mpizero.plan.__main__ import _joined, _parser
 from mpizero.report import __main__ as report
 from tests.support.launch import ROOT
-from tests.test_scripts import DEMOS
+from tests.scripts.written import DEMOS
 
 ROWS = [[cell.strip() for cell in line.strip("|").split("|")]
         for line in (ROOT / "docs" / "lecture.md").read_text(encoding="utf-8").splitlines()[8:] if line.startswith("|")]
