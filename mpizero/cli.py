@@ -96,6 +96,13 @@ class Parser(argparse.ArgumentParser):
         if not rank_in_job():
             super().print_help(file)
 
+    def _print_message(self, message: str, file: Any = None) -> None:
+        """argparse's own is silent where nothing can be written."""
+        if message and file in (None, sys.stdout):
+            tell(message, end="")
+        elif message:
+            super()._print_message(message, file)
+
     def error(self, message: str) -> NoReturn:
         raise ConfigError(f"{message}{self._near(message)} (see {self.prog} --help)")
 

@@ -14,7 +14,7 @@ from tests.support.launch import ROOT
 
 SOURCES = sorted((ROOT / "mpizero").rglob("*.py"))
 RUNTIME = {"numpy", "mpi4py"}
-OPTIONAL = {"ml_dtypes", "matplotlib", "safetensors"}  # extras bf16, plot and checkpoint
+OPTIONAL = {"ml_dtypes", "matplotlib", "safetensors", "tensorboardX"}  # extras bf16, plot, checkpoint, tensorboard
 PICKLING = {"pickle", "cPickle", "marshal", "shelve", "dill", "cloudpickle"}
 # mpi4py's lower-case methods send pickles
 PICKLING_METHODS = {"send", "recv", "isend", "irecv", "sendrecv", "bcast", "gather", "allgather", "scatter", "reduce",

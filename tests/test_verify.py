@@ -181,7 +181,7 @@ def test_elsewhere_it_says_so_in_lines_now_and_then(monkeypatch, capsys):
 
 
 def test_one_rank_proves_little_and_says_so(launch):
-    end = launch(None, *VERIFY)
+    end = launch(None, "-m", "mpizero.verify")
     assert end.status == 0 and "fault:" not in end.stdout, end.output
     assert end.stdout.endswith("every claim holds: 5 of 5 rows, on 1 rank, where nothing is sharded or sent and the "
                                "fault is not\ntried: start several with mpirun -n 4 python -m mpizero.verify\n")

@@ -216,8 +216,10 @@ def test_what_leaves_a_host_is_hatched():
     assert "ranks 1 differ from the plan" in draw_traffic(summary).axes[0].get_title(loc="left")
 
 
-def test_figures_are_read_at_420_pixels(figure):
+@pytest.mark.parametrize("name", ["loss", "memory", "traffic", "gantt"])
+def test_figures_are_read_at_420_pixels(figures, name):
     """There texts of axes and legends are 8 pixels high, however wide the figure is."""
+    figure = figures[name]
     sizes = [artist.get_fontsize() for axes in figure.axes for artist in (axes.xaxis.label, axes.yaxis.label)]
     sizes += [text.get_fontsize() for legend in figure.legends for text in legend.get_texts()]
     assert min(sizes) / 72 * 420 / figure.get_figwidth() >= 7.7
