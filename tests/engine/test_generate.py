@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from mpizero.engine.generate import pick
+from mpizero.engine.generate import generate, pick
 from mpizero.errors import ConfigError
 
 LOGITS = np.log([0.1, 0.4, 0.2, 0.3])
@@ -46,3 +46,17 @@ def test_top_k():
 def test_logits_that_are_not_finite(wrong):
     with pytest.raises(ConfigError, match="the model's logits are not finite"):
         pick(np.array([0.0, wrong]), 0, None, 0.5)
+
+
+def test_a_new_draw_for_each_token(monkeypatch):
+    """Of a model to which all tokens are alike: shares near 1/8, other tokens for another seed, and token i a function
+    of the seed and i alone."""
+    monkeypatch.setattr("mpizero.engine.generate.outputs", lambda job, seen: np.zeros((1, seen.size, 8), np.float32))
+
+    def written(count, **more):
+        return list(generate(None, [1], count, context=3, **more))
+
+    tokens = written(4000)
+    assert np.abs(np.bincount(tokens, minlength=8) / 4000 - 1 / 8).max() < 0.02  # 4 standard deviations
+    assert np.abs(np.corrcoef(tokens[:-1], tokens[1:])[0, 1]) < 0.05
+    assert written(9) == tokens[:9] != written(9, seed=1)
