@@ -46,7 +46,7 @@ def test_every_setting_is_of_one_kind():
     (GPT, {"d_model": 16}, "`d_model` is 16, but was 8"), (GPT, {"context": 7}, "`context` is 7, but was 6"),
     (GPT, {"epochs": 1.0, "steps": None}, "`epochs` is 1.0, but was not given"),
     (GPT, {"data": fields.__code__.co_filename}, "`data` has the fingerprint .* was trained on"),
-    (MLP, {"hidden": 12, "seed": 1, "dtype": "float32", "weight_decay": 1.0}, "; 1 more. Give the same, or")])
+    (MLP, {"hidden": 12, "seed": 1, "dtype": "float32", "weight_decay": 1.0}, "; 5 more. Give the same, or")])
 def test_what_would_change_the_result_is_refused(group, tmp_path, config, change, said):
     path = save(prepare(config, group), tmp_path)
     with pytest.raises(CheckpointError, match=said):

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.usefixtures("few_held_out")
 
 def untimed(record):
     """Without what depends on the clock, or on when peaks were reset."""
-    return astuple(replace(record, seconds=0.0, per_second=0.0, peak_bytes=0))
+    return astuple(replace(record, seconds=0.0, per_second=0.0, seconds_by={}, peak_bytes=0))
 
 
 @pytest.mark.parametrize("config", [replace(MLP, stage="3"),
