@@ -17,6 +17,7 @@ from mpizero.engine.alike import compare_flags
 from mpizero.engine.gather import gather_data
 from mpizero.engine.generate import generate
 from mpizero.errors import ConfigError
+from mpizero.launcher import launch
 from mpizero.layout.models import GPTConfig
 
 EXAMPLE = """examples:
@@ -79,6 +80,10 @@ def _check(options: Any) -> None:
             raise ConfigError(f"`{name}` {value} is impossible: it must be at least {least}, and below {most:,}")
     if options.prompt is not None and options.tokens is not None:
         raise ConfigError("`prompt` and `tokens` both say how it begins: leave one of them out")
+    found = launch()
+    if options.prompt == "-" and found is not None and found.name == "Open MPI's mpirun":  # 5.0 never tells the end
+        raise ConfigError("`prompt` - would wait for ever, since Open MPI's mpirun does not pass on where standard "
+                          "input ends: give the text itself, as in `prompt` \"$(cat FILE)\"")
 
 
 def _prompt(options: Any, loaded: Loaded, rank: int) -> list[int]:

@@ -68,9 +68,15 @@ def test_files_imports_tokens_and_standard_input(launch, runs, tmp_path):
         found.append(read(tmp_path / "s.json"))
     assert end.stdout.startswith("1 2 3 4 5 10 97 98 ") and len(end.stdout.split()) == 17 and found[2]["text"] is None
     assert found[0]["tokens"] == found[1]["tokens"] == found[2]["tokens"] and found[0]["dtype"] == "float32"
-    command = [mpirun(), "-n", "2", sys.executable, *SAMPLE, str(file), "--prompt", "-", *map(str, more)]
-    child = subprocess.run(command, cwd=ROOT, env=clean_environment(), input=b"\nab", capture_output=True, timeout=120)
-    assert child.returncode == 0 and read(tmp_path / "s.json")["tokens"] == found[0]["tokens"], child
+    for ranks in ([], [mpirun(), "-n", "2"]):
+        command = [*ranks, sys.executable, *SAMPLE, str(file), "--prompt", "-", *map(str, more)]
+        child = subprocess.run(command, cwd=ROOT, env=clean_environment(), input=b"\nab", capture_output=True,
+                               timeout=120)
+        if ranks and b"Open MPI's mpirun does not pass on where standard input ends" in child.stderr:
+            assert child.returncode == 2
+        else:
+            assert child.returncode == 0 and read(tmp_path / "s.json")["tokens"] == found[0]["tokens"], child
+        (tmp_path / "s.json").unlink(missing_ok=True)
 
 
 @pytest.mark.launches
@@ -87,7 +93,7 @@ def test_train_from_a_file(launch, runs, tmp_path):
             assert row["loading_peak"] == row["planned_loading_peak"] > 0
     assert digests[0] == digests[1]
     wrong = launch(2, *TRAIN, "--init", runs / "f.safetensors", "--d-model", "8")
-    assert "but has shape (256, 16) in /" in (said := sentence(wrong)) and said.endswith(": use --d-model 16\n")
+    assert "but has shape (256, 16) in /" in (said := sentence(wrong)) and ": use --d-model 16\n" in said
 
 
 @pytest.mark.launches

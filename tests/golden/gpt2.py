@@ -34,8 +34,9 @@ def weights(name: str) -> dict[str, np.ndarray]:
     for param, shape in shapes(**MODELS[name]).items():
         numel = math.prod(shape)
         count = np.arange(start, start + numel, dtype=np.uint64)
-        mixed = count * np.uint64(2_654_435_761) % np.uint64(2**32)
-        values = (mixed >> np.uint64(16)).astype(np.float32) * np.float32(2**-16) - np.float32(0.5)
+        mixed = count * np.uint64(0x9E3779B97F4A7C15)  # modulo 2^64
+        mixed = (mixed ^ mixed >> np.uint64(30)) * np.uint64(0xBF58476D1CE4E5B9)
+        values = (mixed >> np.uint64(48)).astype(np.float32) * np.float32(2**-16) - np.float32(0.5)
         one = ".ln_" in f".{param}" and param.endswith("weight")
         found[param] = (values + np.float32(one)).reshape(shape)
         start += numel
