@@ -14,7 +14,7 @@ import re
 import secrets
 import sys
 import tomllib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, ParamSpec, TypeVar
@@ -40,8 +40,6 @@ GROUPS = {
     "checkpoints": "save save-every keep resume init",
     "what is printed and written": "print-actions log log-every log-format tensorboard json",
 }
-DTYPES = {"fp16": "float16", "half": "float16", "bf16": "bfloat16", "fp32": "float32", "float": "float32"}
-ALIASES = dict.fromkeys(("dtype", "reduce-dtype", "sum-dtype"), DTYPES)
 USER_ERROR = 2  # exit status, as of entry points with ranks
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -122,16 +120,9 @@ def add_train_flags(parser: argparse.ArgumentParser) -> None:
             field = FLAGS[name]
             told = field.default is None or isinstance(field.default, bool) or field.metadata["help"].endswith(")")
             more = dict(field.metadata) | ({} if told else {"help": f"{field.metadata['help']} ({field.default})"})
-            if name in ALIASES:
-                more["type"] = functools.partial(_full_name, ALIASES[name])
             group.add_argument(f"--{name}", dest=field.name, default=argparse.SUPPRESS, **more)
     group.add_argument("--config", metavar="FILE.toml",
                        help="keys are the flags' names without dashes in front; flags win")
-
-
-def _full_name(aliases: Mapping[str, str], text: str) -> str:
-    """What people type for it, too; choices are checked after this."""
-    return aliases.get(text.lower(), text)
 
 
 def train_config(parser: argparse.ArgumentParser, argv: Sequence[str]) -> TrainConfig:

@@ -10,6 +10,13 @@ if TYPE_CHECKING:
     import numpy as np
 
 ITEMSIZE = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}  # bytes
+DTYPES = ("float16", "bfloat16", "float32")  # in which models train
+ALIASES = {"fp16": "float16", "half": "float16", "bf16": "bfloat16", "fp32": "float32", "float": "float32"}
+
+
+def full_name(text: str) -> str:
+    """`bfloat16` for `bf16`, `BF16`; what is no alias stands as it is."""
+    return ALIASES.get(text.lower(), text)
 
 
 def reduction(dtype: str, reduce_dtype: str | None = None, sum_dtype: str | None = None) -> tuple[str, str]:

@@ -21,6 +21,7 @@ from mpizero.cli import (
     write_json,
 )
 from mpizero.errors import ConfigError
+from mpizero.plan.__main__ import main as plan
 from mpizero.text import readable
 
 
@@ -127,6 +128,16 @@ def test_help_says_each_default():
                                               ("float32", "float32")])
 def test_what_people_type(typed, meant):
     assert train_config(flags(), ["--dtype", typed]).dtype == meant
+
+
+@pytest.mark.parametrize("command", ["memory --ranks 4 --dtype {}", "memory --ranks 4 --reduce-dtype {}",
+                                     "units --ranks 4 --dtype {}", "timeline --ranks 4 --dtype {}",
+                                     "fit --ranks 4 --device-memory 80GB --dtype {}"])
+def test_what_people_type_for_a_plan(command, tmp_path):
+    answers = [tmp_path / "alias", tmp_path / "name"]
+    for path, dtype in zip(answers, ("FP32", "float32"), strict=True):
+        assert plan([*command.format(dtype).split(), "--model", "mlp", "--json", str(path)]) == 0
+    assert answers[0].read_text() == answers[1].read_text()
 
 
 def test_a_flag_of_another_command_is_no_mistyped_one():

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from mpizero.cli import Parser, alone, check_writable, spelled, tell, write_json
+from mpizero.dtypes import DTYPES, full_name
 
 EXAMPLE = """examples:
   mpirun -n 4 python -m mpizero.train --save runs/a --save-every 10
@@ -54,7 +55,7 @@ def _parser() -> Parser:
             sub.add_argument("path", metavar="PATH", help="DIR/latest, DIR or DIR/step-...")
         if name == "export":
             sub.add_argument("out", metavar="OUT.safetensors", help="the file to write")
-            sub.add_argument("--dtype", choices=("float32", "float16", "bfloat16"), default="float32",
+            sub.add_argument("--dtype", type=full_name, choices=DTYPES, default="float32",
                              help="what weights are rounded to (%(default)s)")
             sub.add_argument("--force", action="store_true", help="replace the file if it exists")
         sub.add_argument("--json", metavar="FILE", help="write the answer to this file")

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
-from mpizero.dtypes import reduction
+from mpizero.dtypes import DTYPES, full_name, reduction
 from mpizero.engine.optimizers import OptimSettings, defaults, having, parse_betas
 from mpizero.errors import ConfigError
 from mpizero.layout import optimizer_spec, require_narrow
@@ -25,7 +25,6 @@ BY_MODEL: dict[str, dict[str, Any]] = {  # defaults that differ, and the sizes t
     "gpt": {"layers": 4, "d_model": 128, "heads": 4, "context": 128, "steps": 300, "warmup": None,
             "optimizer": "adamw"},
 }
-DTYPES = ("float16", "bfloat16", "float32")
 SCALER: dict[str, Any] = {"loss_scale": 2.0**16, "growth_interval": 2000}  # as torch.amp.GradScaler
 SIZES = ("hidden", "layers", "d_model", "heads", "context")
 GPT_WARMUP = 10  # a tenth of the steps, where BY_MODEL names none
@@ -128,12 +127,12 @@ class TrainConfig:
     limit_all_gathers: int | None = _option(None, "units gathered at once, unless a segment needs more (no limit)",
                                             type=int, metavar="K")
     dtype: str = _option("float16", "of parameters, activations and gradients",
-                         choices=DTYPES)
+                         type=full_name, choices=DTYPES)
     reduce_dtype: str | None = _option(None, "what gradients are sent as to be summed over ranks (as dtype)",
-                                       choices=DTYPES)
+                                       type=full_name, choices=DTYPES)
     sum_dtype: str | None = _option(None, "what they are summed in over ranks and microbatches, and kept in (as "
                                     "reduce-dtype); float32 sums of 16-bit messages do not lose more with more ranks",
-                                    choices=DTYPES)
+                                    type=full_name, choices=DTYPES)
     loss_scale: float | None = _option(None, "of the first step in float16, which alone has one; an overflow halves it "
                                        "and skips the step (65536)", type=float, metavar="S")
     growth_interval: int | None = _option(None, "steps in a row without overflow after which the loss scale doubles "

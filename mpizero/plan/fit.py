@@ -13,14 +13,14 @@ import argparse
 from collections.abc import Mapping
 from typing import Any
 
-from mpizero.dtypes import reduction
+from mpizero.dtypes import DTYPES, full_name, reduction
 from mpizero.errors import ConfigError
 from mpizero.layout import MASTER, optimizer_bytes, stored_states
 from mpizero.papers.compare import others
 from mpizero.papers.states import stage_bytes
 from mpizero.plan.memory import show_compare
 from mpizero.plan.options import (
-    DTYPES, Options, add_batch, add_freeze, add_model, add_optimizer, add_ranks, argument_type, batch_of, count, k_text,
+    Options, add_batch, add_freeze, add_model, add_optimizer, add_ranks, argument_type, batch_of, count, k_text,
     model_of, optimizer_of, spelled_text, wrapped,
 )
 from mpizero.plan.rates import RATES, add_machine, facts, gpu_of, machine_of, rates_text
@@ -57,8 +57,9 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--fused-loss", action="store_true", help="its gradient takes the place of the logits")
     parser.add_argument("--margin", type=argument_type(parse_margin), default=MARGIN, metavar="SHARE",
                         help=f"of a device's memory to keep free ({MARGIN:.0%}), for {MARGIN_FOR}".replace("%", "%%"))
-    parser.add_argument("--dtype", choices=DTYPES, default="float16", help="of parameters, gradients (float16)")
-    parser.add_argument("--reduce-dtype", choices=DTYPES,
+    parser.add_argument("--dtype", type=full_name, choices=DTYPES, default="float16",
+                        help="of parameters, gradients (float16)")
+    parser.add_argument("--reduce-dtype", type=full_name, choices=DTYPES,
                         help="what gradients are sent, summed and kept as once reduced (as --dtype)")
     add_optimizer(parser)
     parser.add_argument("--compare", action="store_true",

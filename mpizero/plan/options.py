@@ -23,7 +23,6 @@ Parser = argparse.ArgumentParser | argparse._ArgumentGroup
 T = TypeVar("T")
 
 MODELS: dict[str, Callable[[], PlannedModel]] = {"mlp": mlp, "13b": blocks}
-DTYPES = ("float16", "bfloat16", "float32")
 MOST = 10**6  # ranks, units, layers: beyond, a plan takes long and is of no use
 RANKS_PER_HOST = 8
 WIDTH = 100  # columns of what people read

@@ -11,9 +11,10 @@ import argparse
 import math
 from typing import Any
 
+from mpizero.dtypes import DTYPES, full_name
 from mpizero.errors import ConfigError
 from mpizero.plan.options import (
-    DTYPES, Options, add_batch, add_model, add_ranks, argument_type, batch_of, count, model_of, wrapped,
+    Options, add_batch, add_model, add_ranks, argument_type, batch_of, count, model_of, wrapped,
 )
 from mpizero.plan.rates import COMPUTE, LINKS, add_machine, facts, machine_of, rates_text
 from mpizero.planner.costs import Costs, machine_costs
@@ -60,7 +61,8 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
                            help="ranks among which state is sharded (all)")
     for_model.add_argument("--accumulation", type=argument_type(count), default=1, metavar="A",
                            help="microbatches in a step (1)")
-    for_model.add_argument("--dtype", choices=DTYPES, default="float16", help="of parameters, gradients (float16)")
+    for_model.add_argument("--dtype", type=full_name, choices=DTYPES, default="float16",
+                           help="of parameters, gradients (float16)")
     add_machine(for_model, *RATES)
     parser.add_argument("--plot", metavar="FILE", help="draw it as .png or .svg (needs matplotlib: extra plot)")
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from mpizero.dtypes import ITEMSIZE
+from mpizero.dtypes import DTYPES, ITEMSIZE, full_name
 from mpizero.layout import Axis, mesh_shape, wrap
 from mpizero.papers.sizing import choices
-from mpizero.plan.options import DTYPES, Options, add_model, add_ranks, argument_type, count, model_of, wrapped
+from mpizero.plan.options import Options, add_model, add_ranks, argument_type, count, model_of, wrapped
 from mpizero.plan.rates import LINKS, add_machine, facts, machine_of, rates_text
 from mpizero.planner.links import route
 from mpizero.quantities import in_units
@@ -23,7 +23,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     add_ranks(parser)
     parser.add_argument("--shard-size", type=argument_type(count), metavar="F",
                         help="ranks among which a unit is sharded (all)")
-    parser.add_argument("--dtype", choices=DTYPES, default="float16", help="of parameters (float16)")
+    parser.add_argument("--dtype", type=full_name, choices=DTYPES, default="float16", help="of parameters (float16)")
     add_machine(parser, *LINKS)
 
 
