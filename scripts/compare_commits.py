@@ -1,7 +1,7 @@
 """Shows that a change alters no bit and no byte: trains a grid of small runs at two commits and compares all they say.
 
 Models, stages, types, accumulation, meshes, prefetch and ranks are combined. Of each run's summary (`mpizero.train
---json`) everything is compared: digests of weights and moments, losses, skipped steps, units, memory and traffic of
+--json`) everything is compared that no clock tells: digests of weights and moments, losses, skipped steps, units, memory and traffic of
 every rank. Status 1 if anything differs, 2 if it cannot be told. A new key is no difference, a lost one is.
 """
 
@@ -32,6 +32,7 @@ EXAMPLE = """examples:
 A path that begins with / or . stands for the files in that folder. The MPI is that of this Python."""
 WORKER = "--worker"  # hidden: what mpirun starts
 SHOWN, ABSENT = 20, "-"  # differences; a value
+OF_THE_RUN = {"run", "seconds", "per_second", "seconds_by"}  # keys of a summary: its identifier, and what a clock tells
 Row = tuple[str, str, str, Any, Any]  # run, kind of difference, key, value at BASE, value at HEAD
 
 # An mpirun must not take what an outer one tells its ranks for its own. Open MPI refuses root and crowded cores.
@@ -109,12 +110,12 @@ def train(tree: Path, ranks: int, runs: Sequence[str], folder: Path) -> list[dic
 
 
 def flat(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:
-    """{"memory": [{"peak": 8}]} -> ("memory.length", 1), ("memory.0.peak", 8). Without the run's identifier."""
+    """{"memory": [{"peak": 8}]} -> ("memory.length", 1), ("memory.0.peak", 8)."""
     if isinstance(value, list):
         value = {"length": len(value), **dict(enumerate(value))}
     if isinstance(value, dict):
         for name, inner in value.items():
-            if key or name != "run":
+            if key or name not in OF_THE_RUN:
                 yield from flat(inner, f"{key}.{name}".lstrip("."))
     else:
         yield key, value
