@@ -12,7 +12,7 @@ from mpizero.report.memory import also_planned, equals_plan, fullest, kinds, mod
 from mpizero.report.spans import span_of
 from mpizero.report.style import SPAN_COLORS
 from mpizero.report.traffic import BETWEEN, on_plan, ops
-from mpizero.text import ranks_on
+from mpizero.text import precision, ranks_on
 
 Row = dict[str, Any]
 COMPUTED = ("forward", "backward", "update")
@@ -55,8 +55,10 @@ def speed(log: Log) -> dict[str, Any]:
 
 def run_table(summary: dict[str, Any]) -> Table:
     """What ran, and how it ended."""
-    values = summary | {"grid": f"{summary['replicas']} x {summary['shard_size']}", "units": len(summary["units"])}
-    names = {"model": "model", "stage": "stage", "dtype": "parameters and gradients", "world_size": "ranks",
+    dtype = summary["dtype"]
+    values = summary | {"grid": f"{summary['replicas']} x {summary['shard_size']}", "units": len(summary["units"]),
+                        "precision": precision({"reduce_dtype": dtype, "sum_dtype": dtype} | summary)}
+    names = {"model": "model", "stage": "stage", "precision": "parameters and gradients", "world_size": "ranks",
              "grid": "replicas x shards", "units": "units", "psi": "psi (parameters)", "padded_psi": "psi with padding",
              "batch_size": "samples a rank and microbatch", "accumulation": "microbatches in a step",
              "skipped_steps": "skipped steps", "eval_loss": "held-out loss (nats)",

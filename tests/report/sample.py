@@ -22,6 +22,7 @@ from mpizero.planner import (
     sent_bytes,
 )
 from mpizero.planner.traffic import Sent
+from mpizero.report.log import Log
 from mpizero.schedule import StepSettings, effect_of, set_up, show
 from mpizero.schedule.actions import Action, Agree, LoadBatch, Loss, LossBackward, Phase
 from mpizero.schedule.effects import Work
@@ -43,6 +44,12 @@ def write_log(folder: Path, run: str | None = None, **options: Any) -> Path:
     (folder / "summary.json").write_text(json.dumps(own | summary))
     (folder / "trace.json").write_text(json.dumps(own | trace))
     return folder
+
+
+def log_of(folder="log", **options) -> Log:
+    """The same without files; options as for `sample`."""
+    steps, summary, trace = sample(**options)
+    return Log(folder, steps, summary, trace)
 
 
 def begun(run: str, summary: dict[str, Any]) -> dict[str, Any]:
