@@ -14,6 +14,7 @@ import numpy as np
 
 from mpizero import comm
 from mpizero.comm.mpi import failure, start
+from mpizero.comm.mpi.meeting import NOTICE
 from mpizero.errors import ConfigError, DataError
 
 
@@ -236,8 +237,9 @@ def leaves_no_message_behind():
     world = comm.start()
 
     def leave(*_):
-        print(f"open={failure._comm.Iprobe(tag=failure.NOTICE)} done={all(r.Test() for r, _ in failure._notices)} "
-              f"of {len(failure._notices)}\n", end="", flush=True)
+        notices = failure._meeting.notices
+        print(f"open={failure._comm.Iprobe(tag=NOTICE)} done={all(request.Test() for request, _ in notices)} "
+              f"of {len(notices)}\n", end="", flush=True)
 
     atexit.register(leave)
     if world.rank != 2:

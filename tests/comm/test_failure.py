@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from mpizero.comm import wait
-from mpizero.comm.mpi import failure
+from mpizero.comm.mpi.meeting import Meeting
 
 JOBS = Path(__file__).with_name("jobs.py")
 SECONDS = 25.0  # for start and end of a job on a busy machine; about 2 when it is idle
@@ -135,9 +135,8 @@ def test_before_its_end_each_rank_has_talked_to_each(monkeypatch):
             talked.append(("from", source))
 
     monkeypatch.setattr(wait, "_watch", wait._watch)  # which a meeting ends
-    monkeypatch.setattr(failure, "_comm", Comm())
-    monkeypatch.setattr(failure, "_mpi", SimpleNamespace(Request=SimpleNamespace(Testall=lambda requests: True)))
-    reasons = failure._meet("0 ", 1.0)
+    mpi = SimpleNamespace(Request=SimpleNamespace(Testall=lambda requests: True))
+    reasons = Meeting(mpi, Comm()).meet("0 ", 1.0)
     assert sorted(talked) == [(word, rank) for word in ("from", "to") for rank in (0, 2, 3)]
     assert [reason == hashlib.sha256(b"0 ").digest() for reason in reasons] == [False, True, False, False]
 

@@ -3,8 +3,8 @@
 [Note: leaving] MPI_Abort ends a job whatever its ranks do, but mpirun's exit status is then a matter of luck: now and
 then MPICH reports that it killed the others (9) rather than the status asked for. So a rank that leaves with an error
 tells the others, which notice in their next longer wait, and all leave together as at a normal end: each with the same
-status, after MPI_Finalize. Notices that nobody has heeded are received there, as MPI wants of every message. MPI_Abort
-is for bugs, and for ranks that do not come. Until all have come, a leaving rank keeps its arrays: others may still be
+status, after MPI_Finalize. How they hear of one another and come together is meeting.py's matter. MPI_Abort is for
+bugs, and for ranks that do not come. Until all have come, a leaving rank keeps its arrays: others may still be
 receiving from them. A rank that has given up waiting tells nobody, since the others should give up too and say for whom
 they wait.
 """
@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import hashlib
 import os
 import platform
 import signal
@@ -25,9 +24,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NoReturn, final
 
-import numpy as np
-
 from mpizero.comm import wait
+from mpizero.comm.mpi.meeting import Meeting, PeerLeft
 from mpizero.errors import CommunicationError, MpizeroError
 from mpizero.launcher import launch, rank_in_job, rank_on_machine, ranks_on_machine
 from mpizero.text import ranks_on
@@ -42,21 +40,13 @@ LET_FIRST_SPEAK = 2.0  # seconds
 FULL = {errno.ENOSPC, errno.EDQUOT, errno.EIO}  # of an error that names no file: an output stream's
 LAST_WORDS = 0.2  # seconds before an abort: MPICH's mpirun may then end before it has read what its ranks wrote
 ERROR = "mpizero: error: "  # how a MpizeroError is said
-NOTICE = 1  # tag of the message by which a rank says that it leaves
-MEETING = 2  # and of those by which ranks that leave say why
 
 # MPI is one per process, so its end is too. Once started: the module mpi4py.MPI, a communicator used by nothing else,
-# and the host of each of its ranks.
+# the host of each of its ranks, and how they meet.
 _mpi: Any = None
 _comm: Any = None
 _hosts: Sequence[str] = ()
-_notices: list[tuple[Any, np.ndarray]] = []  # under way to others: requests and their buffers
-_heard: set[int] = set()  # ranks whose notice has come
-
-
-@final
-class _PeerLeft(BaseException):
-    """Another rank leaves with an error: args = (its exit status,). Not an Exception, which a program may swallow."""
+_meeting: Meeting | None = None
 
 
 @final
@@ -80,11 +70,11 @@ def install(mpi: Any, comm: Any, hosts: Sequence[str]) -> None:
 
     mpi: the module mpi4py.MPI. hosts: of each rank. Called by `start`.
     """
-    global _mpi, _comm, _hosts
-    _mpi, _comm, _hosts = mpi, comm, hosts
+    global _mpi, _comm, _hosts, _meeting
+    _mpi, _comm, _hosts, _meeting = mpi, comm, hosts, Meeting(mpi, comm)
     sys.excepthook = lambda kind, error, trace: end(ending(error))
     threading.excepthook = _end_from_thread
-    wait.watch(_heed_notice)
+    wait.watch(_meeting.heed_notice)
 
 
 def ending(error: BaseException) -> Ending:
@@ -94,7 +84,7 @@ def ending(error: BaseException) -> Ending:
     if isinstance(error, MpizeroError):
         text, gave_up = f"{ERROR}{error}\n", isinstance(error, CommunicationError)
         return Ending(error.status, text, text if gave_up else type(error).__name__, tell=not gave_up)
-    if isinstance(error, _PeerLeft):
+    if isinstance(error, PeerLeft):
         return Ending(error.args[0], reason="another rank's reason")
     if isinstance(error, KeyboardInterrupt):
         return Ending(INTERRUPTED, at_once=True)
@@ -139,12 +129,12 @@ def _end_from_thread(args: threading.ExceptHookArgs) -> None:
 
 def _leave(how: Ending) -> NoReturn:
     """Together with the others, as they come; an abort if they do not."""
-    if _comm is None or _mpi.Is_finalized():
+    if _meeting is None or _mpi.Is_finalized():
         _leave_alone(how)
     if how.status and how.tell:
-        _give_notice(how.status)
+        _meeting.give_notice(how.status)
     patience = MEETING_SECONDS if how.text else MEETING_SECONDS + LET_FIRST_SPEAK  # who aborts may silence the others
-    reasons = _meet(f"{how.status} {how.reason}", patience if how.status else wait.timeout())
+    reasons = _meeting.meet(f"{how.status} {how.reason}", patience if how.status else wait.timeout())
     rank = _comm.Get_rank()
     same = [rank] if reasons is None else [other for other, reason in enumerate(reasons) if reason == reasons[rank]]
     if same[0] == rank:
@@ -189,53 +179,6 @@ def _abort(status: int) -> NoReturn:
         time.sleep(LAST_WORDS)
         _mpi.COMM_WORLD.Abort(status)  # of another communicator, MPICH 4.0 waits until its ranks are in MPI too
     os._exit(status)
-
-
-def _meet(reason: str, seconds: float) -> list[bytes] | None:
-    """Every rank's reason (a digest) when all ranks are leaving; None when some do not come in time.
-
-    A rank that leaves in peace waits for the others here, asleep; in MPI_Finalize it would spin.
-    """
-    wait.watch(None)
-    mine = np.frombuffer(hashlib.sha256(reason.encode()).digest() + bytes([bool(_notices)]), np.uint8)
-    table = np.empty((_comm.Get_size(), mine.size), np.uint8)
-    table[_comm.Get_rank()] = mine
-    others = [rank for rank in range(_comm.Get_size()) if rank != _comm.Get_rank()]
-    # each with each, unlike MPI's Iallgather: between hosts, MPICH 4.0's MPI_Finalize often waits for ever where two
-    # ranks have never exchanged a message
-    requests = [_comm.Irecv(table[rank], rank, MEETING) for rank in others]
-    requests += [_comm.Isend(mine, rank, MEETING) for rank in others]
-    if not wait.wait(lambda: bool(_mpi.Request.Testall(requests)), seconds):
-        return None
-    if not _receive_notices(np.flatnonzero(table[:, -1]).tolist(), seconds):
-        return None
-    return [row[:-1].tobytes() for row in table]
-
-
-def _receive_notices(senders: list[int], seconds: float) -> bool:
-    """Take the notices of `senders` that nobody has taken, and see one's own through. False if that takes too long."""
-    buffers = {rank: np.empty(1, np.uint8) for rank in senders if rank not in _heard and rank != _comm.Get_rank()}
-    requests = [_comm.Irecv(buffer, rank, NOTICE) for rank, buffer in buffers.items()]
-    requests += [request for request, _ in _notices]
-    return wait.wait(lambda: bool(_mpi.Request.Testall(requests)), seconds)
-
-
-def _give_notice(status: int) -> None:
-    """Tell every other rank that this one leaves with `status`."""
-    buffer = np.array([status], np.uint8)
-    for rank in range(_comm.Get_size()):
-        if rank != _comm.Get_rank():
-            _notices.append((_comm.Isend(buffer, rank, NOTICE), buffer))
-
-
-def _heed_notice() -> None:
-    """What a rank does now and then while it waits."""
-    where = _mpi.Status()
-    if _comm.Iprobe(tag=NOTICE, status=where):
-        status = np.empty(1, np.uint8)
-        _comm.Recv(status, where.Get_source(), NOTICE)
-        _heard.add(where.Get_source())
-        raise _PeerLeft(int(status[0]))
 
 
 def _write_no_more() -> None:
