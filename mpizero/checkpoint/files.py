@@ -46,6 +46,15 @@ def read_text(path: Path) -> bytes:
             return stream.read()
 
 
+def read_into(file: int, offset: int, target: memoryview, path: Path) -> None:
+    """Fill `target` with the bytes from `offset` on: a system may read less at a time. path: for the message."""
+    while target:
+        got = os.preadv(file, [target], offset)
+        if not got:
+            raise CheckpointError(f"{path} is truncated: it ends before byte {offset + len(target):,}")
+        target, offset = target[got:], offset + got
+
+
 def find(path: str | Path) -> Path:
     """The folder of the checkpoint that `path` means: itself, or the newest in it; D/latest is D."""
     given = Path(path)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from mpizero.checkpoint.models import check_shapes, sizes_of
-from mpizero.checkpoint.resume import scratch_bytes
+from mpizero.checkpoint.resume import params_from_master, scratch_bytes
 from mpizero.checkpoint.together import together
 from mpizero.checkpoint.weights import Weights, fill_as, is_tied, open_weights, own_params
 from mpizero.comm import Group
@@ -31,9 +31,7 @@ def init_weights(job: Job, path: str | Path) -> str:
     tied = together(job.world, lambda: is_tied(weights), only=0)[0]
     together(job.world, lambda: _check_model(job, weights, tied))
     together(job.world, lambda: _fill(job, weights))
-    for unit in job.state.units:
-        unit.phase = "load"
-        unit.params_from_master()
+    params_from_master(job)
     return f"started from the weights of {weights.path}"
 
 

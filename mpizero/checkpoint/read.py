@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import zlib
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import final
 import numpy as np
 
 from mpizero.checkpoint.contents import Contents, damaged, read_contents
-from mpizero.checkpoint.files import opened
+from mpizero.checkpoint.files import opened, read_into
 from mpizero.checkpoint.format import ABOUT, BLOCK, Part
 from mpizero.dtypes import ITEMSIZE, numpy_dtype
 from mpizero.errors import CheckpointError
@@ -21,7 +20,7 @@ SCRATCH = 16384  # bytes that are read at once of what was not asked for, where 
 
 @final
 class Checkpoint:
-    """about: checkpoint.json. params: name -> shape. states: name -> dtype, as most parameters keep it.
+    """about: checkpoint.json. params: name -> shape. kept: name -> state -> dtype.
 
     Each rank has its own, and shares no memory.
     """
@@ -29,10 +28,7 @@ class Checkpoint:
     def __init__(self, contents: Contents):
         self.contents, self.folder, self.about = contents, contents.folder, contents.about
         self.params: dict[str, tuple[int, ...]] = {param.name: param.shape for param in contents.params}
-        self.kept = {param.name: dict(param.states) for param in contents.params}  # parameter -> state -> dtype
-        self.states: dict[str, str] = {}
-        for param in sorted(contents.params, key=lambda param: param.numel):
-            self.states |= param.states
+        self.kept = {param.name: dict(param.states) for param in contents.params}
         self._checked: set[tuple[int, int]] = set()  # (part, block)
 
     def read(self, state: str, param: str, begin: int = 0, end: int | None = None) -> np.ndarray:
@@ -69,7 +65,7 @@ class Checkpoint:
                 low, high = max(offset, block * BLOCK), min(end, (block + 1) * BLOCK)
                 piece = target[low - offset : high - offset]
                 if (number, block) in self._checked:
-                    _fill(file, low, piece, path)
+                    read_into(file, low, piece, path)
                     continue
                 if _checksum(file, part, block, low, piece, scratch, path) != part.checksums[block]:
                     raise damaged(path, block, part.size)
@@ -80,7 +76,7 @@ def _checksum(file: int, part: Part, block: int, low: int, piece: memoryview, sc
     """Of a whole block, of which the bytes from `low` on go into `piece` as they come by."""
     begin, end = block * BLOCK, min((block + 1) * BLOCK, part.size)
     crc = _pass(file, begin, low, 0, scratch, path)
-    _fill(file, low, piece, path)
+    read_into(file, low, piece, path)
     return _pass(file, low + len(piece), end, zlib.crc32(piece, crc), scratch, path)
 
 
@@ -88,17 +84,9 @@ def _pass(file: int, begin: int, end: int, crc: int, scratch: memoryview, path: 
     """The checksum that goes on over bytes begin .. end - 1, of which nothing is kept."""
     for offset in range(begin, end, len(scratch)):
         piece = scratch[: min(len(scratch), end - offset)]
-        _fill(file, offset, piece, path)
+        read_into(file, offset, piece, path)
         crc = zlib.crc32(piece, crc)
     return crc
-
-
-def _fill(file: int, offset: int, target: memoryview, path: Path) -> None:
-    while target:
-        got = os.preadv(file, [target], offset)
-        if not got:
-            raise CheckpointError(f"{path} is truncated: it ends before byte {offset + len(target):,}")
-        target, offset = target[got:], offset + got
 
 
 def open_checkpoint(path: str | Path) -> Checkpoint:

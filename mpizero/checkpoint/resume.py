@@ -48,9 +48,7 @@ def resume(job: Job, path: str | Path) -> Resumed:
         together(job.world, lambda: _fill(job, checkpoint))
     except CheckpointError as error:
         raise _with_cure(job, path, error) from None
-    for unit in job.state.units:
-        unit.phase = "load"
-        unit.params_from_master()
+    params_from_master(job)
     about, state = checkpoint.about, job.state
     state.step, state.updates, state.position = about["step"], about["updates"], about["position"]
     together(job.world, lambda: state.scaler.load_state_dict(about["scaler"]))
@@ -66,6 +64,13 @@ def loading_bytes(job: Job) -> int:
 def scratch_bytes(job: Job) -> int:
     """Of the buffer that files are read through."""
     return max(min(SCRATCH, max(unit.layout.padded_numel * unit.param.itemsize for unit in job.state.units)), 16)
+
+
+def params_from_master(job: Job) -> None:
+    """Every unit's parameters from the master weights that were read. Collective."""
+    for unit in job.state.units:
+        unit.phase = "load"
+        unit.params_from_master()
 
 
 def _open_alike(job: Job, path: str | Path) -> Checkpoint:

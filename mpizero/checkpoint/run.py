@@ -92,9 +92,8 @@ def begin_checkpoints(job: Job, run: str) -> Checkpoints:
     """Go on from the checkpoint, or start from the weights, that the settings name, and take hold of the folder of
     `save`. Collective.
 
-    job: fresh; in place of it, take that of the result. CheckpointError for what `resume` and `init` refuse,
-    and where another
-    run saves into that folder.
+    job: fresh; in place of it, take that of the result. CheckpointError for what `resume` and `init` refuse, and where
+    another run saves into that folder.
     """
     found = Checkpoints(job, run)
     path, folder = found.settings.resume, found.settings.save

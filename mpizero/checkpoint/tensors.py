@@ -18,7 +18,7 @@ from typing import Any, final
 
 import numpy as np
 
-from mpizero.checkpoint.files import created, opened, read_text, sync_folder, unwritable, write_all
+from mpizero.checkpoint.files import created, opened, read_into, read_text, sync_folder, unwritable, write_all
 from mpizero.checkpoint.models import Shape, heads_beside, plain_names
 from mpizero.dtypes import ITEMSIZE, numpy_dtype
 from mpizero.errors import CheckpointError
@@ -54,14 +54,9 @@ class Tensors:
 
     def fill(self, name: str, begin: int, out: np.ndarray, scratch: np.ndarray | None = None) -> None:
         """Elements of a parameter from `begin` on into `out` (n,), contiguous, of the stored dtype."""
-        left = out.view(np.uint8).data
         offset = self._begin[name] + begin * ITEMSIZE[self.dtypes[name]]
         with opened(self.path, links=True) as file:
-            while left:
-                got = os.preadv(file, [left], offset)
-                if not got:
-                    raise CheckpointError(f"{self.path} is truncated: it ends before byte {offset + len(left):,}")
-                left, offset = left[got:], offset + got
+            read_into(file, offset, out.view(np.uint8).data, self.path)
         if sys.byteorder == "big":
             out.byteswap(inplace=True)
 

@@ -6,9 +6,9 @@ NumPy only; knows no MPI.
 from mpizero.data.arrays import ArrayData
 from mpizero.data.dataset import IGNORE, Batch, Dataset
 from mpizero.data.load import load
-from mpizero.data.sampler import eval_batches, global_samples, share, until
+from mpizero.data.sampler import eval_batches, global_samples, until
 from mpizero.data.teacher import TeacherTask
 from mpizero.data.text import Text, find_text
 
 __all__ = ["IGNORE", "ArrayData", "Batch", "Dataset", "TeacherTask", "Text", "eval_batches", "find_text",
-           "global_samples", "load", "share", "until"]
+           "global_samples", "load", "until"]

@@ -27,23 +27,14 @@ def until(samples: np.ndarray, end: int) -> np.ndarray:
     return np.where(samples < end, samples, PAD)
 
 
-def share(first: int, count: int, rank: int, world_size: int) -> np.ndarray:
-    """This rank's part of `count` samples from number `first` on: int64 (ceil(count / world_size),), padded with `PAD`.
-
-    Every rank gets equally many numbers, so that all join every collective; pads weigh 0 in loss, gradient, throughput.
-    """
-    assert count >= 0 and 0 <= rank < world_size
-    size = -(-count // world_size)
-    samples = np.arange(rank * size, (rank + 1) * size, dtype=np.int64)
-    return np.where(samples < count, samples + first, PAD)
-
-
 def eval_batches(eval_size: int, batch_size: int, rank: int, world_size: int) -> list[np.ndarray]:
     """The held-out samples this rank evaluates, in batches of at most `batch_size`, padded with `PAD`.
 
-    Every rank gets as many batches as every other; together they hold each of 0..eval_size-1 exactly once. The sum of
-    losses over all ranks divided by the number of valid targets over all ranks depends on N by rounding only.
+    Every rank gets as many batches as every other, so that all join every collective; together they hold each of
+    0..eval_size-1 exactly once. The sum of losses over all ranks divided by the number of valid targets over all ranks
+    depends on N by rounding only.
     """
-    assert batch_size >= 1
-    mine = share(0, eval_size, rank, world_size)
-    return [mine[start : start + batch_size] for start in range(0, mine.size, batch_size)]
+    assert batch_size >= 1 and 0 <= rank < world_size
+    size = -(-eval_size // world_size)
+    mine = until(np.arange(rank * size, (rank + 1) * size, dtype=np.int64), eval_size)
+    return [mine[start : start + batch_size] for start in range(0, size, batch_size)]

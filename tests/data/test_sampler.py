@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mpizero.data.sampler import PAD, eval_batches, global_samples, share, until
+from mpizero.data.sampler import PAD, eval_batches, global_samples, until
 
 sizes = st.integers(1, 6)
 
@@ -26,27 +26,17 @@ def test_data_of_a_microbatch_depends_on_the_global_batch_only(step, microbatch,
     assert np.concatenate(many).tolist() == one.tolist()
 
 
-@given(st.integers(0, 1000), st.integers(0, 100), st.integers(1, 9))
-def test_share_is_a_partition_with_equal_sizes(first, count, world_size):
-    parts = [share(first, count, rank, world_size) for rank in range(world_size)]
-    assert len({part.size for part in parts}) == 1
-    together = np.concatenate(parts)
-    assert together[together != PAD].tolist() == list(range(first, first + count))
-    assert (together == PAD).sum() < world_size
-
-
-def test_share_of_37_on_4_and_5_on_8():
-    assert [int((share(0, 37, rank, 4) != PAD).sum()) for rank in range(4)] == [10, 10, 10, 7]
-    assert [share(0, 5, rank, 8).tolist() for rank in range(8)] == [[0], [1], [2], [3], [4], [PAD], [PAD], [PAD]]
-
-
 @given(st.integers(1, 100), st.integers(1, 20), st.integers(1, 9))
 def test_eval_batches_cover_the_held_out_samples_in_step(eval_size, batch_size, world_size):
     ranks = [eval_batches(eval_size, batch_size, rank, world_size) for rank in range(world_size)]
     assert len({tuple(batch.size for batch in batches) for batches in ranks}) == 1
     assert all(0 < batch.size <= batch_size for batches in ranks for batch in batches)
     together = np.concatenate([batch for batches in ranks for batch in batches])
-    assert sorted(together[together != PAD]) == list(range(eval_size))
+    assert sorted(together[together != PAD]) == list(range(eval_size)) and (together == PAD).sum() < world_size
+
+
+def test_5_held_out_samples_on_8_ranks():
+    assert [eval_batches(5, 9, rank, 8)[0].tolist() for rank in range(8)] == [[0], [1], [2], [3], [4], *[[PAD]] * 3]
 
 
 def test_what_lies_beyond_the_end_is_a_pad():
