@@ -11,12 +11,11 @@ from typing import Any
 
 from mpizero.comm import needlessly_spread
 from mpizero.dtypes import ITEMSIZE
-from mpizero.engine.job import Job
 from mpizero.engine.config import Settings
+from mpizero.engine.job import Job
 from mpizero.engine.trainer import StepRecord
-from mpizero.layout import SHARDED, Wrapping
+from mpizero.layout import REPLICATED, SHARDED, Wrapping
 from mpizero.memory.kinds import ACTIVATION, MODEL_STATE, WORKSPACE
-from mpizero.layout import REPLICATED
 from mpizero.planner import formula_sizes
 from mpizero.quantities import in_units
 from mpizero.schedule import STRATEGIES, StepSettings

@@ -52,7 +52,7 @@ def _ask(channel: Channel) -> Offset:
     theirs, best = np.empty(1), Offset(0.0, math.inf)
     for _ in range(ROUNDS):
         begin = time.perf_counter()
-        _finish(channel, channel.exchange(np.empty(0), 0, theirs, 0))
+        _finish(channel.exchange(np.empty(0), 0, theirs, 0))
         end = time.perf_counter()
         if (end - begin) / 2 < best.uncertainty:
             best = Offset((begin + end) / 2 - float(theirs[0]), (end - begin) / 2)
@@ -61,11 +61,11 @@ def _ask(channel: Channel) -> Offset:
 
 def _answer(channel: Channel, asking: int) -> None:
     for _ in range(ROUNDS):
-        _finish(channel, channel.receive(np.empty(0), asking))
-        _finish(channel, channel.send(np.array([time.perf_counter()]), asking))
+        _finish(channel.receive(np.empty(0), asking))
+        _finish(channel.send(np.array([time.perf_counter()]), asking))
 
 
-def _finish(channel: Channel, requests: Requests) -> None:
+def _finish(requests: Requests) -> None:
     until = time.perf_counter() + AWAKE
     while not requests.done() and time.perf_counter() < until:
         os.sched_yield()

@@ -13,7 +13,7 @@ from mpizero.report.log import Log
 from mpizero.report.tables import Table, as_planned, speed
 from mpizero.report.thin import thin
 from mpizero.report.traffic import on_plan
-from mpizero.text import readable
+from mpizero.text import counted, readable
 
 LONG = 20  # rows of a table that stays folded until it is asked for
 SHOWN_SPANS = 100  # of the rows of a very long table, see `thin`
@@ -49,7 +49,7 @@ CAPTIONS = {
                "part ends. Hatched, where ranks run on several hosts: what of it left the host.",
     "gantt": "Three views of a step on one axis of time, which perfetto.json has too. Above: memory of one rank by "
              "kind, within an action at its peak, and what it had sent. Below: what each rank computed, and the "
-             " collectives that it was in, waiting for others included. Other: neither a segment nor an update, "
+             "collectives that it was in, waiting for others included. Other: neither a segment nor an update, "
              "such as loading a batch, and the loss. To zoom in, open perfetto.json in ui.perfetto.dev or "
              "chrome://tracing; it also holds an arrow for every message (but those that would run back in time, where "
              "clocks of hosts differ by more than could be measured).",
@@ -110,13 +110,13 @@ def _title(log: Log) -> str:
     run = log.summary or log.trace or log.run
     if run is None:
         return f"Training log {readable(log.folder.name)}"
-    return f"{run['model']}, stage {run['stage']}, {_count(run['world_size'], 'rank')}"
+    return f"{run['model']}, stage {run['stage']}, {counted(run['world_size'], 'rank')}"
 
 
 def _lead(log: Log, figures: Mapping[str, bytes]) -> list[str]:
     """What there is to say first: how it went, whether plan and count agree, and what is missing."""
     losses = [row["loss"] for row in log.steps if row["loss"] is not None]
-    said = [*_began(log), f"{_count(len(log.steps), 'step')}"
+    said = [*_began(log), f"{counted(len(log.steps), 'step')}"
             + (f", loss {losses[0]:.4f} to {losses[-1]:.4f}" if losses else "") + _rate(log) + ".",
             *log.notes, *_ending(log)]
     if log.summary is not None and log.summary.get("interrupted"):
@@ -154,10 +154,6 @@ def _ending(log: Log) -> list[str]:
 
 def _equal(equal: bool) -> str:
     return "equal their plan on every rank" if equal else "DIFFER from their plan"
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number:,} {what}" + ("" if number == 1 else "s")
 
 
 def _figure(name: str, svg: bytes, caption: str) -> Markup:

@@ -47,7 +47,7 @@ def test_the_shortest_round_counts(monkeypatch):
 
     monkeypatch.setattr(clock, "ROUNDS", 3)
     monkeypatch.setattr(time, "perf_counter", lambda: next(now))
-    monkeypatch.setattr(clock, "_finish", lambda channel, requests: None)
+    monkeypatch.setattr(clock, "_finish", lambda requests: None)
     assert clock._ask(Channel()) == Offset(11.0 - 103.0, 1.0)
 
 

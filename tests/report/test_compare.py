@@ -11,8 +11,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from mpizero.checkpoint.alike import FREE
 from mpizero.report.__main__ import main, report
-from mpizero.report.compare import compare, differences, names, tables, verdicts
+from mpizero.report.compare import HOW, compare, differences, names, tables, verdicts
 from mpizero.report.log import Log, read_log
 from mpizero.report.overlay import RUN_COLORS, draw_kinds, draw_losses, draw_sent
 from mpizero.report.page import SOURCES, page_of_several
@@ -91,6 +92,14 @@ def test_what_trains_something_else_is_not_compared(stages, other, words):
     assert "trains something else than" in said and said.endswith(words + ".")
     figure = draw_losses({run.name: run.losses for run in runs}, [run.name for run in runs if not run.differs])
     assert "nothing to compare" in [text for text, _, _ in texts(figure)] and not figure.axes[1].lines
+
+
+def test_what_trains_the_same_is_compared(stages):
+    """A setting of a run that may go on with another one, unless it says from which weights or how long."""
+    assert {*HOW} == {*FREE} - {"init", "end"}
+    other = log("2")
+    other.run["settings"] |= {"save": "runs/a", "eval_every": 5}
+    assert not compare([stages[0], other])[1].differs
 
 
 def test_the_same_batch_cut_otherwise_is_compared(stages):
