@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mpizero.checkpoint.files import find, opened, read_text
+from mpizero.checkpoint.files import find, opened, read_into, read_text
 from mpizero.checkpoint.format import (
     ABOUT,
     BLOCK,
@@ -84,14 +84,16 @@ def check_size(path: Path, part: Part) -> None:
 def check_numbers(path: Path, part: Part) -> None:
     """Read everything. CheckpointError where a checksum is another."""
     with opened(path) as file:
-        for number, (data, expected) in enumerate(zip(_blocks(file, part.size), part.checksums, strict=True)):
+        for number, (data, expected) in enumerate(zip(_blocks(file, part.size, path), part.checksums, strict=True)):
             if zlib.crc32(data) != expected:
                 raise damaged(path, number, part.size)
 
 
-def _blocks(file: int, size: int) -> Iterator[bytes]:
+def _blocks(file: int, size: int, path: Path) -> Iterator[bytearray]:
     for offset in range(0, size, BLOCK):
-        yield os.pread(file, min(BLOCK, size - offset), offset)
+        block = bytearray(min(BLOCK, size - offset))
+        read_into(file, offset, memoryview(block), path)
+        yield block
 
 
 def damaged(path: Path, block: int, size: int) -> CheckpointError:

@@ -74,6 +74,18 @@ def test_save_resume_verify(launch, tmp_path):
     assert f"the last good one is --resume {folder}/step-00000002\n" in bad.output and "Traceback" not in bad.output
 
 
+def test_on_4_8_and_1_ranks(launch, tmp_path):
+    """Handed on without a step between: each holds, and saves, the numbers of the first."""
+    found = []
+    for number, (ranks, stage) in enumerate(((4, "3"), (8, "2"), (1, "0"))):
+        before = ("--resume", tmp_path / str(number - 1)) if number else ()
+        end = launch(ranks, "-m", "mpizero.train", *GPT, "--steps", "2", "--stage", stage, *before, "--save",
+                     tmp_path / str(number), "--json", tmp_path / "s.json")
+        assert end.status == 0, end.output
+        found.append({name: value for name, value in summary(tmp_path / "s.json").items() if name.endswith("sha256")})
+    assert found == found[:1] * 3 and len(set(found[0].values())) == 3
+
+
 def damage(path):
     data = bytearray(path.read_bytes())
     data[len(data) // 2] ^= 1

@@ -160,11 +160,12 @@ def break_at(monkeypatch, name):
     monkeypatch.setattr(os, "rename", refuse)
 
 
-def test_a_system_that_writes_less_at_a_time(group, shared_path, monkeypatch):
-    path, write = shared_path / f"n{group.size}", os.write
+def test_a_system_that_writes_and_reads_less_at_a_time(group, shared_path, monkeypatch):
+    path, write, read = shared_path / f"n{group.size}", os.write, os.preadv
     monkeypatch.setattr(os, "write", lambda file, data: write(file, data[:100]))
+    monkeypatch.setattr(os, "preadv", lambda file, targets, offset: read(file, [targets[0][:100]], offset))
     run(group, path, "run", 1)
-    assert verify(path)["whole"]
+    assert verify(path)["whole"] and resume(prepare(MLP, group), path).job.state.step == 1
 
 
 def test_a_folder_that_cannot_be_written(group, shared_path):
