@@ -1,8 +1,9 @@
 """Shows that a change alters no bit and no byte: trains a grid of small runs at two commits and compares all they say.
 
 Models, stages, types, accumulation, meshes, prefetch and ranks are combined. Of each run's summary (`mpizero.train
---json`) everything is compared that no clock tells: digests of weights and moments, losses, skipped steps, units, memory and traffic of
-every rank. Status 1 if anything differs, 2 if it cannot be told. A new key is no difference, a lost one is.
+--json`) everything is compared that no clock tells: digests of weights and moments, losses, skipped steps, units,
+memory and traffic of every rank. Status 1 if anything differs, 2 if it cannot be told. A new key is no difference, a
+lost one is.
 """
 
 from __future__ import annotations
