@@ -127,6 +127,8 @@ class TrainConfig:
                                    action="store_true")
     limit_all_gathers: int | None = _option(None, "units gathered at once, unless a segment needs more (no limit)",
                                             type=int, metavar="K")
+    overlap: str = _option("auto", "collectives go on while a rank computes: on, off, or where ranks are on several "
+                           "hosts (auto)", choices=["auto", "on", "off"])
     dtype: str = _option("float16", "of parameters, activations and gradients",
                          choices=DTYPES)
     reduce_dtype: str | None = _option(None, "what gradients are sent as to be summed over ranks (as dtype)",
@@ -181,6 +183,7 @@ class TrainConfig:
     def step_settings(self) -> StepSettings:
         """What shapes the lists of actions."""
         told = {field.name: getattr(self, field.name) for field in fields(StepSettings)}
+        told["overlap"] = self.overlap == "on"  # auto: until the ranks have met
         return StepSettings(**{name: value for name, value in told.items() if (name, value) != ("accumulation", None)})
 
     def resolved(self, steps: int | None = None, ranks: int | None = None) -> Settings:

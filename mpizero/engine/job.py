@@ -9,7 +9,7 @@ from functools import cached_property, partial
 
 import numpy as np
 
-from mpizero.comm import Group, Mesh, TrafficLog, mesh
+from mpizero.comm import Group, Mesh, Polled, Threaded, TrafficLog, mesh, overlaps
 from mpizero.data import Batch, global_samples, until
 from mpizero.engine.alike import compare_data, compare_model, compare_settings
 from mpizero.engine.config import Settings, TrainConfig
@@ -107,6 +107,8 @@ def prepare(config: TrainConfig, world: Group, *, task: Task | None = None, poli
     not fit.
     """
     settings = config.resolved(ranks=world.size)
+    if config.overlap == "auto" and overlaps(world.hosts):
+        settings = replace(settings, step=replace(settings.step, overlap=True))
     ledger, log = Ledger(settings.device_memory, debug), TrafficLog(timed=config.log is not None)
     world = world.using(log=log, mem=ledger)
     compare_settings(config, settings, world)
@@ -131,7 +133,10 @@ def prepare(config: TrainConfig, world: Group, *, task: Task | None = None, poli
     for unit in units:
         unit.initialise(task.model, settings.seed)
     state = TrainingState(units, make_scaler(settings))
-    executor = Executor(task, setup.wrapping, units, written, ledger)
+    import os
+    stream = Threaded() if os.environ.get("STREAM") == "thread" else Polled()
+    if os.environ.get("STREAM") != "none": ledger.between = stream.poll
+    executor = Executor(task, setup.wrapping, units, written, ledger, stream)
     return Job(config, settings, task, world, grid, setup.geometry, setup.lists, ledger, log, state, executor,
                optimizer)
 

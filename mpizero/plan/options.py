@@ -138,9 +138,11 @@ def add_step(parser: argparse.ArgumentParser) -> None:
     add_ranks(parser)
     add_freeze(parser)
     for name, field in FLAGS.items():
-        if field.name in (*SETTINGS, *PRECISION):
+        if field.name in (*SETTINGS, *PRECISION) and field.name != "overlap":
             parser.add_argument(f"--{name}", default=getattr(StepSettings, field.name, field.default),
                                 **field.metadata)
+    parser.add_argument("--overlap", choices=["on", "off"], default="off",
+                        help="collectives go on while a rank computes: memory at its peak (off)")
 
 
 def add_optimizer(parser: argparse.ArgumentParser) -> None:
@@ -161,7 +163,8 @@ def optimizer_of(options: Options) -> OptimizerSpec:
 
 def step_of(options: Options) -> tuple[PlannedModel, Setup]:
     """What `add_model`'s and `add_step`'s flags stand for: the very lists that a run would execute."""
-    model, settings = model_of(options), StepSettings(**{name: options[name] for name in SETTINGS})
+    chosen = {name: options[name] for name in SETTINGS} | {"overlap": options["overlap"] == "on"}
+    model, settings = model_of(options), StepSettings(**chosen)
     return model, set_up(model.spec, options["ranks"], settings, optimizer=optimizer_of(options),
                          **{name: options[name] for name in PRECISION})
 

@@ -19,7 +19,7 @@ def overlapped(actions: Iterable[Action], geometry: Geometry) -> list[Action]:
     begins when that one ends, so that the rank computes on meanwhile.
     """
     actions, under_way = list(actions), _UnderWay(geometry)
-    marks = [place for place, action in enumerate(actions) if isinstance(action, Phase) and action.name == "reduce"]
+    marks = [i for i, action in enumerate(actions) if isinstance(action, Phase) and action.name == "reduce"]
     for place, action in enumerate(actions):
         if isinstance(action, Collective):
             under_way.come(action)
