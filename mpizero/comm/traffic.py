@@ -26,9 +26,9 @@ class Record:
     """One collective, as one rank saw it.
 
     Bytes are payload; messages are those really sent; seconds are from its first message to its last.
-    begin_s: perf_counter when they began. sends, arrivals: each message, where the log is `timed`. bytes_between: of the
-    bytes sent, those that left the host. exposed: seconds in which this rank only waited for it, of which `waited` until
-    the first message was there.
+    begin_s: perf_counter when they began. sends, arrivals: each message, where the log is `timed`. bytes_between: of
+    the bytes sent, those that left the host. exposed: seconds in which this rank only waited for it, of which `waited`
+    until the first message was there.
     """
 
     op: str

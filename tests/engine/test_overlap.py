@@ -27,7 +27,8 @@ def outcomes_with(stream, config, group):
 @pytest.mark.parametrize("stage", ["0", "1", "1-allreduce", "2", "3"])
 @pytest.mark.parametrize("precision", [{}, {"sum_dtype": "float32"}, {"dtype": "float32"}], ids=["16", "sums", "32"])
 def test_same_bits_and_as_planned(group, stage, precision):
-    config = replace(MLP, stage=stage, accumulation=2, steps=2, clip=0.5, **(AHEAD if stage == "3" else {}), **precision)
+    ahead = AHEAD if stage == "3" else {}
+    config = replace(MLP, stage=stage, accumulation=2, steps=2, clip=0.5, **ahead, **precision)
     expected = run(replace(config, overlap="off"), group)[1]
     assert run_as_planned(replace(config, overlap="on"), group)[1] == expected
 

@@ -17,8 +17,8 @@ from mpizero.schedule.passes import overlapped
 from tests.schedule.models import models
 from tests.schedule.toys import chain, check, setup, step, tied
 
-SHORT = {"Unshard": "U", "Forward": "F", "Reshard": "-", "Backward": "B", "ReduceScatterGrad": "G", "AllReduceGrad": "S",
-         "AllReduceShard": "S", "OptimStep": "O", "AllGatherParam": "P", "Agree": "agree"}
+SHORT = {"Unshard": "U", "Forward": "F", "Reshard": "-", "Backward": "B", "ReduceScatterGrad": "G",
+         "AllReduceGrad": "S", "AllReduceShard": "S", "OptimStep": "O", "AllGatherParam": "P", "Agree": "agree"}
 
 
 def names(actions):

@@ -15,8 +15,8 @@ def overlapped(actions: Iterable[Action], geometry: Geometry) -> list[Action]:
 
     A reduction ends at the latest when the next one along its axis begins, so at most one whole gradient waits in
     memory while another is computed (as in PyTorch's FSDP2); and where the last backward is over, as there bytes are
-    counted. A collective that needs the result of another one (the sum across replicas, of a shard that is still being reduced)
-    begins when that one ends, so that the rank computes on meanwhile.
+    counted. A collective that needs the result of another one (the sum across replicas, of a shard that is still being
+    reduced) begins when that one ends, so that the rank computes on meanwhile.
     """
     actions, under_way = list(actions), _UnderWay(geometry)
     marks = [i for i, action in enumerate(actions) if isinstance(action, Phase) and action.name == "reduce"]
