@@ -20,7 +20,8 @@ from mpizero.engine.state import TrainingState
 from mpizero.engine.task import Task, built_in_task
 from mpizero.engine.unit import Unit
 from mpizero.errors import OutOfDeviceMemory
-from mpizero.layout import OPTIMIZERS, ActivationBytes, Geometry, Policy, Wrapping, freeze, with_decay
+from mpizero.layout import (OPTIMIZERS, ActivationBytes, Geometry, Policy, Wrapping, freeze, named_policy,
+                            with_decay)
 from mpizero.memory.host import available_bytes
 from mpizero.memory.ledger import Ledger
 from mpizero.nn.losses import CrossEntropy
@@ -100,8 +101,8 @@ def prepare(config: TrainConfig, world: Group, *, task: Task | None = None, poli
     """Check the configuration, make the model's units on this rank's ledger, and compose the lists. Collective over
     `world`.
 
-    task: in place of the one that the configuration names. policy: which parameters make a unit, see `layout.wrap` (one
-    unit a segment). debug: fill new and freed storage with NaN.
+    task: in place of the one that the configuration names. policy: which parameters make a unit, see `layout.wrap`, in
+    place of the configuration's `wrap`. debug: fill new and freed storage with NaN.
 
     ConfigError for what can never work, DataError for data that cannot be used, OutOfDeviceMemory where the states do
     not fit.
@@ -125,7 +126,7 @@ def prepare(config: TrainConfig, world: Group, *, task: Task | None = None, poli
     optimizer = make_optimizer(settings.optim)
     setup = set_up(with_decay(task.model.spec, settings.optim.decay), world.size, settings.step, dtype=settings.dtype,
                    reduce_dtype=settings.reduce_dtype, sum_dtype=settings.sum_dtype, optimizer=settings.optim.spec,
-                   policy=policy)
+                   policy=policy or named_policy(settings.wrap, task.model.spec, settings.dtype))
     _check_host(setup, world)
     compare_model(setup.wrapping, world)
     grid, written = mesh(world, setup.geometry.mesh), set[str]()

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from mpizero.cli import FLAGS
 from mpizero.errors import ConfigError
-from mpizero.layout import ADAM, MASTER, OPTIMIZERS, OptimizerSpec, freeze, optimizer_spec, require_narrow
+from mpizero.layout import ADAM, MASTER, OPTIMIZERS, OptimizerSpec, freeze, named_policy, optimizer_spec, require_narrow
 from mpizero.machine import LECTURE_TOKENS
 from mpizero.planner.model import UNITS, PlannedModel, blocks, flat, gpt, mlp
 from mpizero.quantities import parse_params
@@ -141,6 +141,7 @@ def add_step(parser: argparse.ArgumentParser) -> None:
         if field.name in (*SETTINGS, *PRECISION) and field.name != "overlap":
             parser.add_argument(f"--{name}", default=getattr(StepSettings, field.name, field.default),
                                 **field.metadata)
+    parser.add_argument("--wrap", **FLAGS["wrap"].metadata)
     parser.add_argument("--overlap", choices=["on", "off"], default="off",
                         help="collectives go on while a rank computes: memory at its peak (off)")
 
@@ -166,6 +167,7 @@ def step_of(options: Options) -> tuple[PlannedModel, Setup]:
     chosen = {name: options[name] for name in SETTINGS} | {"overlap": options["overlap"] == "on"}
     model, settings = model_of(options), StepSettings(**chosen)
     return model, set_up(model.spec, options["ranks"], settings, optimizer=optimizer_of(options),
+                         policy=named_policy(options["wrap"], model.spec, options["dtype"]),
                          **{name: options[name] for name in PRECISION})
 
 

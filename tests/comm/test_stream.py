@@ -74,7 +74,8 @@ def test_hidden_seconds_are_not_exposed(world):
 
 def test_workspace_lives_until_nobody_holds_the_collective(world, stream):
     ledger = Ledger()
-    collective = begin_reduce_scatter(world.using(mem=ledger), np.ones(world.size * 5000), np.ones(5000), accumulate=True)
+    flat, out = np.ones(world.size * 5000), np.ones(5000)
+    collective = begin_reduce_scatter(world.using(mem=ledger), flat, out, accumulate=True)
     taken = ledger.live["workspace"]
     assert taken > 0
     stream.begin(collective)
