@@ -68,10 +68,11 @@ def _draw(name: str, timeline: Timeline) -> Any:
 
 
 def _played(units: int, numel: int, costs: Costs, *, limit: int | None = None, overlap: bool = True, issue: float = 0.0,
-            **passes: Any) -> Timeline:
+            **prefetch: Any) -> Timeline:
     """Forward and backward of equal units on 64 ranks, the last one kept between them."""
-    step = _step(units, numel, StepSettings("3", keep_last_unit=True, **passes))
-    return simulate(step.lists.accumulate, step.geometry, costs, limit=limit, overlap=overlap, issue_seconds=issue)
+    step = _step(units, numel, StepSettings("3", keep_last_unit=True, limit_all_gathers=limit, overlap=overlap,
+                                            **prefetch))
+    return simulate(step.lists.accumulate, step.geometry, costs, issue_seconds=issue)
 
 
 @cache

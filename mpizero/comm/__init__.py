@@ -5,15 +5,28 @@ it.
 """
 
 from mpizero.comm.clock import Offset, clock_offset
-from mpizero.comm.collectives import all_gather, all_gather_values, all_reduce, barrier, broadcast, reduce_scatter
+from mpizero.comm.collective import Collective
+from mpizero.comm.collectives import (
+    all_gather,
+    all_gather_values,
+    all_reduce,
+    barrier,
+    begin_all_gather,
+    begin_all_reduce,
+    begin_reduce_scatter,
+    broadcast,
+    reduce_scatter,
+)
 from mpizero.comm.group import Group
-from mpizero.comm.hosts import needlessly_spread
+from mpizero.comm.hosts import needlessly_spread, overlaps
 from mpizero.comm.mesh import Mesh, mesh
 from mpizero.comm.mpi.main import run_main
 from mpizero.comm.mpi.start import start
 from mpizero.comm.ring import chunk
+from mpizero.comm.stream import Polled, Stream, Threaded
 from mpizero.comm.traffic import Message, Record, Totals, TrafficLog
 
-__all__ = ["Group", "Mesh", "Message", "Offset", "Record", "Totals", "TrafficLog", "all_gather", "all_gather_values",
-           "all_reduce", "barrier", "broadcast", "chunk", "clock_offset", "mesh", "needlessly_spread", "reduce_scatter",
-           "run_main", "start"]
+__all__ = ["Collective", "Group", "Mesh", "Message", "Offset", "Polled", "Record", "Stream", "Threaded", "Totals",
+           "TrafficLog", "all_gather", "all_gather_values", "all_reduce", "barrier", "begin_all_gather",
+           "begin_all_reduce", "begin_reduce_scatter", "broadcast", "chunk", "clock_offset", "mesh",
+           "needlessly_spread", "overlaps", "reduce_scatter", "run_main", "start"]

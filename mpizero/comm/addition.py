@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cached_property
 from itertools import groupby, pairwise
 from typing import final
 
@@ -54,19 +53,14 @@ class Rounding:
     Arrays have at most `width` elements and are cast block by block, in workspace that lives as long as this.
     """
 
-    def __init__(self, source: np.dtype, wire: np.dtype, sums: np.dtype, width: int, mem: Allocator):
+    def __init__(self, source: np.dtype, wire: np.dtype, sums: np.dtype, width: int, mem: Allocator, *, adds: bool):
+        """adds: whether `add` is called, and not only `put`."""
         dtypes = [dtype for dtype, _ in groupby((source, wire, sums))]
-        self._sums, self._width, self._mem = sums, min(BLOCK, width), mem
-        self._casts = [_caster(*pair, self._width, mem) for pair in pairwise(dtypes)]
-        self._middle = mem.empty(self._width if len(dtypes) == 3 else 0, wire, WORKSPACE)
-
-    @cached_property
-    def _addend(self) -> Array:
-        return self._mem.empty(self._width if self._casts else 0, self._sums, WORKSPACE)
-
-    @cached_property
-    def _add(self) -> Add:
-        return adder(self._sums, self._width, self._mem)
+        width = min(BLOCK, width)
+        self._casts = [_caster(*pair, width, mem) for pair in pairwise(dtypes)]
+        self._middle = mem.empty(width if len(dtypes) == 3 else 0, wire, WORKSPACE)
+        self._addend = mem.empty(width if adds and self._casts else 0, sums, WORKSPACE)
+        self._add = adder(sums, width, mem) if adds else None
 
     def put(self, values: Array, total: Array) -> Array:
         """total = values."""
@@ -77,6 +71,7 @@ class Rounding:
 
     def add(self, values: Array, total: Array) -> Array:
         """total = total + values."""
+        assert self._add is not None
         with np.errstate(over="ignore", invalid="ignore"):
             for start in range(0, values.size, BLOCK):
                 block, sums = values[start:start + BLOCK], total[start:start + BLOCK]

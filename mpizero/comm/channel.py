@@ -7,6 +7,7 @@ import zlib
 from typing import Any, final
 
 import numpy as np
+import numpy.typing as npt
 
 from mpizero.comm.group import Group
 from mpizero.comm.traffic import Message
@@ -35,7 +36,7 @@ class Channel:
         self.group = group
         self.rank: int = group.rank
         self.size: int = group.size
-        self.mem: Allocator = group.mem
+        self.mem: Allocator = _Kept(group.mem)
         self.op, self.unit, self.phase, self.dtype, self.numel = op, unit, phase, dtype, numel
         self.sends: list[Message] = []  # kept where the group's log is timed
         self.arrivals: list[Message] = []
@@ -66,6 +67,18 @@ class Channel:
     def exchange(self, send: Array, dest: int, recv: Array, source: int) -> Requests:
         """Begin both."""
         return Requests(self).receive(recv, source).send(send, dest)
+
+
+@final
+class _Kept:
+    """An allocator whose arrays live as long as it does: see [Note: Storage] in `collective`."""
+
+    def __init__(self, mem: Allocator):
+        self._mem, self._arrays = mem, list[Array]()
+
+    def empty(self, shape: int | tuple[int, ...], dtype: npt.DTypeLike, kind: str) -> Array:
+        self._arrays.append(self._mem.empty(shape, dtype, kind))
+        return self._arrays[-1]
 
 
 @final

@@ -1,24 +1,43 @@
-"""The collectives as blocking calls, in place on flat arrays; each leaves one record in the group's traffic log."""
+"""The collectives, in place on flat arrays; each leaves one record in the group's traffic log.
+
+As blocking calls, and those that training can do beside computation also as `begin_...`: they give a `Collective`,
+which somebody must drive (`stream`) and finish. Until then the arrays belong to it.
+"""
 
 from __future__ import annotations
 
-import time
 from functools import cache
+from typing import Any
 
 import numpy as np
 
 from mpizero.comm import mixed, ring
-from mpizero.comm.channel import Array, Channel, Requests
+from mpizero.comm.channel import Array, Channel
+from mpizero.comm.collective import Collective
 from mpizero.comm.group import Group
 from mpizero.comm.ring import chunk
-from mpizero.comm.traffic import Message, Record
 from mpizero.comm.wait import gave_up, wait
 
 
-def reduce_scatter(
+def reduce_scatter(group: Group, flat: Array, out: Array, **options: Any) -> None:
+    """Blocking; see `begin_reduce_scatter`."""
+    begin_reduce_scatter(group, flat, out, **options).finish()
+
+
+def all_gather(group: Group, flat: Array, **options: Any) -> None:
+    """Blocking; see `begin_all_gather`."""
+    begin_all_gather(group, flat, **options).finish()
+
+
+def all_reduce(group: Group, flat: Array, out: Array | None = None, **options: Any) -> None:
+    """Blocking; see `begin_all_reduce`."""
+    begin_all_reduce(group, flat, out, **options).finish()
+
+
+def begin_reduce_scatter(
     group: Group, flat: Array, out: Array, *, accumulate: bool = False, wire: np.dtype | None = None, unit: str = "",
     phase: str = ""
-) -> None:
+) -> Collective:
     """out (numel of this rank's chunk,) = sum over ranks of that chunk of flat (numel,).
 
     With `accumulate` out = out + sum. wire: what values are sent as (None: as flat's and out's one dtype). The sum is
@@ -33,23 +52,25 @@ def reduce_scatter(
         raise ValueError(f"out has {out.size} elements of {out.dtype}, this rank's chunk has {width} of {flat.dtype}")
     wire = wire or flat.dtype
     channel = Channel(group, "reduce_scatter", unit, phase, _name(wire), flat.size)
-    _drive(channel, mixed.reduce_scatter(channel, flat, out, accumulate, wire))
+    return Collective(channel, mixed.reduce_scatter(channel, flat, out, accumulate, wire))
 
 
-def all_gather(group: Group, flat: Array, *, unit: str = "", phase: str = "", op: str = "all_gather") -> None:
+def begin_all_gather(
+    group: Group, flat: Array, *, unit: str = "", phase: str = "", op: str = "all_gather"
+) -> Collective:
     """Every rank's own chunk of flat (numel,) is sent to all; afterwards all hold all.
 
     Each rank sends (N-1)/N of flat's bytes.
     """
     _check(flat, "flat")
     channel = Channel(group, op, unit, phase, _name(flat.dtype), flat.size)
-    _drive(channel, ring.all_gather(channel, flat))
+    return Collective(channel, ring.all_gather(channel, flat))
 
 
-def all_reduce(
+def begin_all_reduce(
     group: Group, flat: Array, out: Array | None = None, *, accumulate: bool = False, wire: np.dtype | None = None,
     unit: str = "", phase: str = ""
-) -> None:
+) -> Collective:
     """out (numel,) = sum over ranks of flat (numel,), bit for bit that of `reduce_scatter` then `all_gather`.
 
     out: None for flat itself. With `accumulate` out, which all ranks then hold alike, = out + sum. wire: as of
@@ -62,7 +83,7 @@ def all_reduce(
         raise ValueError(f"out has {target.size} elements of {target.dtype}, flat has {flat.size} of {flat.dtype}")
     wire = wire or flat.dtype
     channel = Channel(group, "all_reduce", unit, phase, _name(wire), flat.size)
-    _drive(channel, mixed.all_reduce(channel, flat, target, accumulate, wire))
+    return Collective(channel, mixed.all_reduce(channel, flat, target, accumulate, wire))
 
 
 def broadcast(group: Group, flat: Array, root: int, *, unit: str = "", phase: str = "") -> None:
@@ -71,7 +92,7 @@ def broadcast(group: Group, flat: Array, root: int, *, unit: str = "", phase: st
     if not 0 <= root < group.size:
         raise ValueError(f"root {root} is not a rank of {group}")
     channel = Channel(group, "broadcast", unit, phase, _name(flat.dtype), flat.size)
-    _drive(channel, ring.broadcast(channel, flat, root))
+    Collective(channel, ring.broadcast(channel, flat, root)).finish()
 
 
 def all_gather_values(group: Group, values: Array, *, op: str = "agree", unit: str = "", phase: str = "") -> Array:
@@ -93,34 +114,8 @@ def barrier(group: Group) -> None:
     """
     channel = Channel(group, "barrier")
     for requests in ring.barrier(channel):
-        _wait(channel, requests)
-
-
-def _drive(channel: Channel, steps: ring.Steps) -> None:
-    """Run a ring to its end, waiting at each step, and write its record."""
-    log = channel.group.log
-    sent = between = received = messages = 0
-    begin, waited = time.perf_counter(), 0.0
-    for requests in steps:
-        _wait(channel, requests)
-        if requests.bytes_received and not received:
-            waited = time.perf_counter() - begin
-        sent += requests.bytes_sent
-        between += requests.bytes_between
-        received += requests.bytes_received
-        messages += requests.messages
-        if log.timed:
-            now = time.perf_counter()
-            channel.arrivals.extend(Message(source, nbytes, now) for source, nbytes in requests.receives)
-    seconds = time.perf_counter() - begin
-    log.append(Record(channel.op, channel.unit, channel.phase, channel.group.name, channel.dtype, channel.numel,
-                      sent, received, messages, seconds, begin, tuple(channel.sends), tuple(channel.arrivals),
-                      between, waited))
-
-
-def _wait(channel: Channel, requests: Requests) -> None:
-    if not wait(requests.done, tests=channel.group.tests, lack=requests.lack):
-        raise gave_up(requests.lack())
+        if not wait(requests.done, tests=group.tests, lack=requests.lack):
+            raise gave_up(requests.lack())
 
 
 _name = cache(lambda dtype: dtype.name)  # NumPy makes the name anew each time, in a microsecond

@@ -84,6 +84,11 @@ def is_crowded(places: Iterable[Place]) -> bool:
     return len(places) > min([cores, *(place.quota for place in places if place.quota is not None)])
 
 
+def overlaps(hosts: Sequence[str]) -> bool:
+    """Whether collectives had better go on while ranks compute, as far as start-up can tell: they cross hosts."""
+    return len(set(hosts)) > 1
+
+
 def needlessly_spread(hosts: Sequence[str], shape: MeshShape) -> list[range]:
     """The shard groups that span hosts though one host has ranks enough for a whole group.
 

@@ -10,13 +10,14 @@ neighbour, so more of it leaves a host. And the bits are those of a ring of floa
 from __future__ import annotations
 
 from collections import deque
+from itertools import chain
 
 import numpy as np
 
 from mpizero.comm import ring
 from mpizero.comm.addition import Rounding
 from mpizero.comm.channel import Array, Channel, Requests
-from mpizero.comm.ring import Steps, chunk
+from mpizero.comm.ring import SET_UP, Steps, chunk, set_up
 from mpizero.memory.kinds import WORKSPACE
 
 
@@ -37,19 +38,20 @@ def reduce_scatter(channel: Channel, flat: Array, out: Array, accumulate: bool, 
 def all_reduce(channel: Channel, flat: Array, out: Array, accumulate: bool, wire: np.dtype) -> Steps:
     """As `reduce_scatter` into this rank's chunk of `out`, which may be `flat`; then every rank gets all of it."""
     if out is flat and flat.dtype == wire:
-        yield from ring.all_reduce(channel, flat)
-        return
-    yield from reduce_scatter(channel, flat, out[chunk(out.size, channel.rank, channel.size)], accumulate, wire)
-    yield from ring.all_gather(channel, out)
+        return ring.all_reduce(channel, flat)
+    own = out[chunk(out.size, channel.rank, channel.size)]
+    return chain(reduce_scatter(channel, flat, own, accumulate, wire), ring.all_gather(channel, out))
 
 
+@set_up
 def _alone(channel: Channel, flat: Array, out: Array, accumulate: bool, wire: np.dtype) -> Steps:
     """The group of one: rounded all the same, to what would be sent."""
-    own = Rounding(flat.dtype, wire, out.dtype, flat.size, channel.mem)
+    own = Rounding(flat.dtype, wire, out.dtype, flat.size, channel.mem, adds=accumulate)
+    yield SET_UP
     (own.add if accumulate else own.put)(flat, out)
-    yield from ()
 
 
+@set_up
 def _in_a_ring(channel: Channel, flat: Array, out: Array, accumulate: bool) -> Steps:
     """Messages and sums are of out's dtype, `flat` of another. See ring's [Note: ring].
 
@@ -58,8 +60,10 @@ def _in_a_ring(channel: Channel, flat: Array, out: Array, accumulate: bool) -> S
     """
     rank, size, mem, wire = channel.rank, channel.size, channel.mem, out.dtype
     left, right, last, width = (rank - 1) % size, (rank + 1) % size, size - 1, -(-flat.size // size)
-    own, total = Rounding(flat.dtype, wire, wire, width, mem), Rounding(wire, wire, wire, width, mem)
+    own = Rounding(flat.dtype, wire, wire, width, mem, adds=True)
+    total = Rounding(wire, wire, wire, width, mem, adds=accumulate)
     buffers = [mem.empty(width, wire, WORKSPACE) for _ in range(2 if size > 2 or accumulate else 1)]
+    yield SET_UP
     results, sends = _cut(out, width, wire), channel.requests()
     for step in range(size):
         values = flat[chunk(flat.size, (rank - 1 - step) % size, size)]
@@ -80,6 +84,7 @@ def _in_a_ring(channel: Channel, flat: Array, out: Array, accumulate: bool) -> S
             yield before  # the next step receives where these were sent from
 
 
+@set_up
 def _straight(channel: Channel, flat: Array, out: Array, accumulate: bool, wire: np.dtype) -> Steps:
     """Messages are of dtype `wire`, sums of out's. See [Note: float32 sums].
 
@@ -98,8 +103,11 @@ def _straight(channel: Channel, flat: Array, out: Array, accumulate: bool, wire:
     if accumulate or np.may_share_memory(flat, out):
         scratch = mem.empty(width, out.dtype, WORKSPACE)
         totals = [scratch[:result.size] for result in results]
-    sent, own = (Rounding(flat.dtype, wire, dtype, width, mem) for dtype in (wire, out.dtype))
-    other, result = Rounding(wire, wire, out.dtype, width, mem), Rounding(out.dtype, out.dtype, out.dtype, width, mem)
+    sent = Rounding(flat.dtype, wire, wire, width, mem, adds=False)
+    own = Rounding(flat.dtype, wire, out.dtype, width, mem, adds=True)
+    other = Rounding(wire, wire, out.dtype, width, mem, adds=size > 2)
+    result = Rounding(out.dtype, out.dtype, out.dtype, width, mem, adds=accumulate)
+    yield SET_UP
     under_way: deque[tuple[Array, Requests]] = deque()
     for number in range(len(turns) + depth):
         if number >= depth:

@@ -2,7 +2,8 @@
 
 Who drives a generator decides what waiting means: the blocking calls of `collectives` poll, a communication stream does
 something else meanwhile, a test runs all ranks in one process. Everything sent or received is yielded exactly once, so
-its driver can also count.
+its driver can also count. A ring takes its workspace when it is made (`set_up`), and sends nothing before its first
+step.
 
 [Note: ring] A flat array of `numel` elements on N ranks is cut into N chunks, chunk c being rank c's own. In a
 reduce-scatter, chunk c travels c+1, c+2, ... c, and each rank on its way adds its own values; in an all-gather it
@@ -19,7 +20,10 @@ which would keep partial sums in cache: 19 against 29 ms for a reduce-scatter of
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import wraps
+from itertools import chain
+from typing import Any, ParamSpec
 
 import numpy as np
 
@@ -33,6 +37,20 @@ DEPTH = 2  # segments received ahead from another host: one arrives while anothe
 NEAR_DEPTH = 1  # within a host, where the core that adds also copies: more would only take more room in the cache
 
 Steps = Iterator[Requests]
+P = ParamSpec("P")
+SET_UP: Any = None  # what a ring yields when it has its workspace
+
+
+def set_up(ring: Callable[P, Steps]) -> Callable[P, Steps]:
+    """The generator, run up to where it yields SET_UP."""
+
+    @wraps(ring)
+    def made(*args: P.args, **kwargs: P.kwargs) -> Steps:
+        steps = ring(*args, **kwargs)
+        assert next(steps) is SET_UP
+        return steps
+
+    return made
 
 
 def chunk(numel: int, index: int, size: int) -> slice:
@@ -44,6 +62,7 @@ def chunk(numel: int, index: int, size: int) -> slice:
     return slice(min(index * width, numel), min((index + 1) * width, numel))
 
 
+@set_up
 def reduce_scatter(channel: Channel, flat: Array, out: Array, accumulate: bool = False) -> Steps:
     """out = sum over ranks of this rank's chunk of `flat`, or with `accumulate` out + sum.
 
@@ -52,19 +71,21 @@ def reduce_scatter(channel: Channel, flat: Array, out: Array, accumulate: bool =
     rank, size = channel.rank, channel.size
     add = adder(flat.dtype, -(-flat.size // size), channel.mem)
     if size == 1:
+        yield SET_UP
         _keep(flat, out, add if accumulate else None)
         return
     left, right = (rank - 1) % size, (rank + 1) % size
     chunks = _segments(flat, size, SEGMENT_BYTES)
-    sends = channel.requests()
-    for part in chunks[rank - 1]:
-        sends.send(part, right)
     # to which others will add: they go on to the right
     partial = [own for step in range(2, size) for own in chunks[rank - step]]
     results = _pieces(out, SEGMENT_BYTES)
     depth = NEAR_DEPTH if channel.is_near(left) else DEPTH
     overwrite = not accumulate and not np.may_share_memory(flat, out)
     landing = _landing(channel, partial, chunks[rank], results, depth=depth, overwrite=overwrite)
+    yield SET_UP
+    sends = channel.requests()
+    for part in chunks[rank - 1]:
+        sends.send(part, right)
     incoming = [channel.receive(place, left) for place in landing[:depth]]
     additions = zip(partial + chunks[rank], landing, partial + results, strict=True)
     for number, (own, received, total) in enumerate(additions):
@@ -101,9 +122,10 @@ def all_gather(channel: Channel, flat: Array) -> Steps:
 
 def all_reduce(channel: Channel, flat: Array) -> Steps:
     """flat = sum over ranks: a reduce-scatter into each rank's own chunk, then an all-gather."""
-    if channel.size > 1:
-        yield from reduce_scatter(channel, flat, flat[chunk(flat.size, channel.rank, channel.size)])
-        yield from all_gather(channel, flat)
+    if channel.size == 1:
+        return iter(())
+    return chain(reduce_scatter(channel, flat, flat[chunk(flat.size, channel.rank, channel.size)]),
+                 all_gather(channel, flat))
 
 
 def broadcast(channel: Channel, flat: Array, root: int) -> Steps:

@@ -25,9 +25,10 @@ class Message:
 class Record:
     """One collective, as one rank saw it.
 
-    Bytes are payload; messages are those really sent; seconds are from call to return.
-    begin_s: perf_counter at the call. sends, arrivals: each message, where the log is `timed`. bytes_between: of the
-    bytes sent, those that left the host. waited: seconds until the first message was there.
+    Bytes are payload; messages are those really sent; seconds are from its first message to its last.
+    begin_s: perf_counter when they began. sends, arrivals: each message, where the log is `timed`. bytes_between: of
+    the bytes sent, those that left the host. exposed: seconds in which this rank only waited for it, of which `waited`
+    until the first message was there.
     """
 
     op: str
@@ -45,6 +46,7 @@ class Record:
     arrivals: tuple[Message, ...] = ()
     bytes_between: int = 0
     waited: float = 0.0
+    exposed: float = 0.0
 
 
 @final

@@ -13,7 +13,7 @@ from typing import Any
 from mpizero.dtypes import DTYPES, full_name, reduction
 from mpizero.engine.optimizers import OptimSettings, defaults, having, parse_betas
 from mpizero.errors import ConfigError
-from mpizero.layout import optimizer_spec, require_narrow
+from mpizero.layout import check_policy, optimizer_spec, require_narrow
 from mpizero.layout.models import GPTConfig, MLPSizes
 from mpizero.layout.spec import DECAYS
 from mpizero.quantities import parse_memory
@@ -74,6 +74,7 @@ class Settings:
     global_batch: int | None = None
     freeze: str | None = None
     eval_every: int = 0
+    wrap: str | None = None
 
     def samples(self, ranks: int) -> int:
         """How many a step takes, on all ranks together."""
@@ -119,6 +120,8 @@ class TrainConfig:
                             "kept", action="store_true")
     shard_size: int | None = _option(None, "F: ranks that share one copy of the state (all; stages 1 to 3)", type=int,
                                      metavar="F")
+    wrap: str | None = _option(None, "what is gathered together: layer (a weight and its bias), block, or a size such "
+                               "as 4MB, below which blocks share a unit (block)", metavar="HOW")
     backward_prefetch: int = _option(0, "units gathered ahead in backward (0; stage 3 alone gathers)", type=int,
                                      metavar="DEPTH")
     forward_prefetch: int = _option(0, "the same in forward (0)", type=int, metavar="DEPTH")
@@ -126,6 +129,8 @@ class TrainConfig:
                                    action="store_true")
     limit_all_gathers: int | None = _option(None, "units gathered at once, unless a segment needs more (no limit)",
                                             type=int, metavar="K")
+    overlap: str = _option("auto", "collectives go on while a rank computes: on, off, or where ranks are on several "
+                           "hosts (auto)", choices=["auto", "on", "off"])
     dtype: str = _option("float16", "of parameters, activations and gradients",
                          type=full_name, choices=DTYPES)
     reduce_dtype: str | None = _option(None, "what gradients are sent as to be summed over ranks (as dtype)",
@@ -180,6 +185,7 @@ class TrainConfig:
     def step_settings(self) -> StepSettings:
         """What shapes the lists of actions."""
         told = {field.name: getattr(self, field.name) for field in fields(StepSettings)}
+        told["overlap"] = self.overlap == "on"  # auto: until the ranks have met
         return StepSettings(**{name: value for name, value in told.items() if (name, value) != ("accumulation", None)})
 
     def resolved(self, steps: int | None = None, ranks: int | None = None) -> Settings:
@@ -213,7 +219,7 @@ class TrainConfig:
                         checkpoints=CheckpointSettings(self.save, self.save_every, self.keep, self.resume,
                                                        self.init),
                         global_batch=self.global_batch, freeze=" ".join(self.freeze) or None,
-                        eval_every=self.eval_every)
+                        eval_every=self.eval_every, wrap=self.wrap)
 
     def _divided(self, ranks: int | None) -> tuple[int, StepSettings]:
         """Samples of a rank in a microbatch, and the settings of a step, in which microbatches are counted: as few as
@@ -265,6 +271,7 @@ class TrainConfig:
         if self.warmup is not None and self.warmup > chosen["steps"]:
             raise ConfigError(f"`warmup` {self.warmup} is longer than `steps` {chosen['steps']}: shorten it")
         self._check_paths()
+        check_policy(self.wrap)
         if self.epochs is not None and self.steps is not None:
             raise ConfigError(f"`epochs` {self.epochs:g} and `steps` {self.steps} both say how long to train: leave "
                               "one of them out")

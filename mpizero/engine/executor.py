@@ -10,12 +10,13 @@ from typing import Any
 
 import numpy as np
 
+from mpizero.comm import Polled, Stream
 from mpizero.data import Batch
 from mpizero.engine.agreement import Agreed
 from mpizero.engine.task import Task
-from mpizero.engine.unit import Unit, Update
+from mpizero.engine.unit import Pending, Unit, Update
 from mpizero.errors import ConfigError
-from mpizero.layout import Wrapping
+from mpizero.layout import Axis, Wrapping
 from mpizero.memory.kinds import ACTIVATION
 from mpizero.memory.ledger import Ledger
 from mpizero.nn.ops.gradients import Gradients
@@ -26,7 +27,11 @@ from mpizero.schedule.actions import (
     AllGatherParam,
     AllReduceGrad,
     AllReduceShard,
+    AwaitFree,
     Backward,
+    Begin,
+    Collective,
+    End,
     Forward,
     FreeGrad,
     LoadBatch,
@@ -73,10 +78,13 @@ class LossSum:
 class Executor:
     """Holds the values that live between actions: `values` maps those of forward and backward; units hold their own."""
 
-    def __init__(self, task: Task, wrapping: Wrapping, units: Sequence[Unit], written: set[str], ledger: Ledger):
-        """written: the parameters whose gradient an unsharded gradient holds already; the units' own set."""
+    def __init__(self, task: Task, wrapping: Wrapping, units: Sequence[Unit], written: set[str], ledger: Ledger,
+                 stream: Stream | None = None):
+        """written: the parameters whose gradient an unsharded gradient holds already; the units' own set. stream: what
+        drives collectives that are begun; by polls, unless given."""
         self.task, self.segments, self.units, self.ledger = task, wrapping.segments, units, ledger
-        self._written = written
+        self._written, self.stream = written, stream or Polled()
+        self._pending: dict[Collective, Pending] = {}  # collectives that were begun
         self.values: dict[Value, Any] = {}
         self._names: dict[Action, tuple[str, str]] = {}  # text and label of actions met before: each comes every step
         self.after_backward: dict[str, int] = {}  # live bytes by kind when the last backward had ended
@@ -100,8 +108,12 @@ class Executor:
         self._sum = LossSum()
         # an overflow is no surprise: the ranks agree on it at the end of the list
         with np.errstate(over="ignore", invalid="ignore"):
-            for action in actions:
-                self._run_one(action)
+            try:
+                for action in actions:
+                    self._run_one(action)
+            except BaseException:
+                self.stream.abandon()
+                raise
         self._batch = self._agreement = self._update = None
         return self._sum
 
@@ -109,6 +121,7 @@ class Executor:
         execute = EXECUTE.get(type(action))
         if execute is None:
             raise UnknownAction(action)
+        self.stream.poll()
         text, label = self._names.get(action) or self._names.setdefault(action, (show(action), self._label(action)))
         self.ledger.at(text, label)
         begin = time.perf_counter()
@@ -122,6 +135,8 @@ class Executor:
 
     def _label(self, action: Any) -> str:
         """The name of the segment or unit that the action is about; "" if of neither."""
+        if isinstance(action, Begin | End):
+            return self._label(action.action)
         if hasattr(action, "segment"):
             return self.segments[action.segment].name
         return self.units[action.unit].layout.name if hasattr(action, "unit") else ""
@@ -198,6 +213,26 @@ class Executor:
                                   "segment before it needs: let its backward return one")
             self.values[v.dy(segment - 1, mb)] = dx
 
+    # -- collectives --------------------------------------------------------------------------------------------------
+
+    def _make(self, action: Collective) -> Pending:
+        """The collective, not yet under way."""
+        return COLLECTIVES[type(action)](self.units[action.unit], action.axis)
+
+    def _communicate(self, action: Collective) -> None:
+        self._make(action).finish()
+
+    def _begin(self, action: Begin) -> None:
+        self._pending[action.action] = pending = self._make(action.action)
+        self.stream.begin(pending.collective)
+
+    def _end(self, action: End) -> None:
+        pending = self._pending.pop(action.action)
+        self.stream.finish(pending.collective)
+        pending.done()
+
+    # -- the end of a step --------------------------------------------------------------------------------------------
+
     def _agree(self, action: Agree) -> None:
         assert self._agreement is not None, "an agreement needs the other ranks"
         self._sum.agreed = self._agreement(self._sum)
@@ -207,20 +242,26 @@ class Executor:
         self.units[action.unit].optim_step(self._update)
 
 
+COLLECTIVES: dict[type, Callable[[Unit, Axis], Pending]] = {
+    Unshard: lambda unit, axis: unit.unshard(axis),
+    ReduceScatterGrad: lambda unit, axis: unit.reduce_scatter_grad(axis),
+    AllReduceGrad: lambda unit, axis: unit.all_reduce_grad(axis),
+    AllReduceShard: lambda unit, axis: unit.all_reduce_shard(axis),
+    AllGatherParam: lambda unit, axis: unit.all_gather_param(axis),
+}
 EXECUTE: dict[type, Callable[[Executor, Any], None]] = {
     Phase: Executor._enter,
     LoadBatch: Executor._load_batch,
-    Unshard: lambda run, action: run.units[action.unit].unshard(action.axis),
     Reshard: lambda run, action: run.units[action.unit].reshard(),
     Forward: Executor._forward,
     Loss: Executor._loss,
     LossBackward: Executor._loss_backward,
     Backward: Executor._backward,
-    ReduceScatterGrad: lambda run, action: run.units[action.unit].reduce_scatter_grad(action.axis),
-    AllReduceGrad: lambda run, action: run.units[action.unit].all_reduce_grad(action.axis),
-    AllReduceShard: lambda run, action: run.units[action.unit].all_reduce_shard(action.axis),
     Agree: Executor._agree,
     OptimStep: Executor._optim_step,
-    AllGatherParam: lambda run, action: run.units[action.unit].all_gather_param(action.axis),
     FreeGrad: lambda run, action: run.units[action.unit].free_grad(),
+    AwaitFree: lambda run, action: None,  # whoever computes has nothing under way
+    Begin: Executor._begin,
+    End: Executor._end,
+    **dict.fromkeys(COLLECTIVES, Executor._communicate),
 }

@@ -9,7 +9,7 @@ from functools import cached_property, partial
 
 import numpy as np
 
-from mpizero.comm import Group, Mesh, TrafficLog, mesh
+from mpizero.comm import Group, Mesh, Polled, TrafficLog, mesh, overlaps
 from mpizero.data import Batch, global_samples, until
 from mpizero.engine.alike import compare_data, compare_model, compare_settings
 from mpizero.engine.config import Settings, TrainConfig
@@ -20,7 +20,8 @@ from mpizero.engine.state import TrainingState
 from mpizero.engine.task import Task, built_in_task
 from mpizero.engine.unit import Unit
 from mpizero.errors import OutOfDeviceMemory
-from mpizero.layout import OPTIMIZERS, ActivationBytes, Geometry, Policy, Wrapping, freeze, with_decay
+from mpizero.layout import (OPTIMIZERS, ActivationBytes, Geometry, Policy, Wrapping, freeze, named_policy,
+                            with_decay)
 from mpizero.memory.host import available_bytes
 from mpizero.memory.ledger import Ledger
 from mpizero.nn.losses import CrossEntropy
@@ -100,13 +101,15 @@ def prepare(config: TrainConfig, world: Group, *, task: Task | None = None, poli
     """Check the configuration, make the model's units on this rank's ledger, and compose the lists. Collective over
     `world`.
 
-    task: in place of the one that the configuration names. policy: which parameters make a unit, see `layout.wrap` (one
-    unit a segment). debug: fill new and freed storage with NaN.
+    task: in place of the one that the configuration names. policy: which parameters make a unit, see `layout.wrap`, in
+    place of the configuration's `wrap`. debug: fill new and freed storage with NaN.
 
     ConfigError for what can never work, DataError for data that cannot be used, OutOfDeviceMemory where the states do
     not fit.
     """
     settings = config.resolved(ranks=world.size)
+    if config.overlap == "auto" and overlaps(world.hosts):
+        settings = replace(settings, step=replace(settings.step, overlap=True))
     ledger, log = Ledger(settings.device_memory, debug), TrafficLog(timed=config.log is not None)
     world = world.using(log=log, mem=ledger)
     compare_settings(config, settings, world)
@@ -123,7 +126,7 @@ def prepare(config: TrainConfig, world: Group, *, task: Task | None = None, poli
     optimizer = make_optimizer(settings.optim)
     setup = set_up(with_decay(task.model.spec, settings.optim.decay), world.size, settings.step, dtype=settings.dtype,
                    reduce_dtype=settings.reduce_dtype, sum_dtype=settings.sum_dtype, optimizer=settings.optim.spec,
-                   policy=policy)
+                   policy=policy or named_policy(settings.wrap, task.model.spec, settings.dtype))
     _check_host(setup, world)
     compare_model(setup.wrapping, world)
     grid, written = mesh(world, setup.geometry.mesh), set[str]()
@@ -131,7 +134,9 @@ def prepare(config: TrainConfig, world: Group, *, task: Task | None = None, poli
     for unit in units:
         unit.initialise(task.model, settings.seed)
     state = TrainingState(units, make_scaler(settings))
-    executor = Executor(task, setup.wrapping, units, written, ledger)
+    stream = Polled()
+    ledger.between = stream.poll
+    executor = Executor(task, setup.wrapping, units, written, ledger, stream)
     return Job(config, settings, task, world, grid, setup.geometry, setup.lists, ledger, log, state, executor,
                optimizer)
 

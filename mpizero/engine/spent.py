@@ -18,7 +18,7 @@ def seconds_by(spent: Mapping[type, float], records: Iterable[Record], seconds: 
     rest: all else: norms, bookkeeping, what lies between actions.
     """
     compute = sum(spent.get(kind, 0.0) for kind in COMPUTE)
-    inside = [(record.seconds, record.waited) for record in records]
+    inside = [(record.exposed, record.waited) for record in records]
     waiting = sum(waited for _, waited in inside)
     parts = (compute, spent.get(OptimStep, 0.0), sum(total for total, _ in inside) - waiting, waiting)
     return dict(zip(PARTS, (*parts, seconds - sum(parts)), strict=True))

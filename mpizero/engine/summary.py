@@ -26,7 +26,8 @@ from mpizero.planner import (
 from mpizero.schedule import STRATEGIES, Action
 
 # of StepSettings
-OPTIONS = ("accumulation", "no_sync", "backward_prefetch", "forward_prefetch", "keep_last_unit", "limit_all_gathers")
+OPTIONS = ("accumulation", "no_sync", "backward_prefetch", "forward_prefetch", "keep_last_unit", "limit_all_gathers",
+           "overlap")
 
 
 def summarise(job: Job, progress: Progress) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from mpizero.comm import Group, Record, clock_offset
 from mpizero.engine.executor import ActionRecord
 from mpizero.engine.gather import gather_data
 from mpizero.engine.job import Job
+from mpizero.engine.simulated import simulated
 from mpizero.planner import plan_memory
 from mpizero.schedule import Effect, effect_of
 from mpizero.schedule.actions import Agree, Phase
@@ -29,7 +30,8 @@ def trace(job: Job, step: int, actions: list[ActionRecord], records: list[Record
     for rank in ranks:
         _shift(rank, -earliest)
     return {"step": step, "stage": job.settings.step.stage, "model": job.task.model.name, "dtype": job.settings.dtype,
-            "world_size": job.world.size, "capacity": job.ledger.capacity, "ranks": ranks}
+            "world_size": job.world.size, "capacity": job.ledger.capacity, "ranks": ranks,
+            "simulated": simulated([record.action for record in actions], ranks, job.geometry)}
 
 
 def _rank(job: Job, actions: list[ActionRecord], records: list[Record]) -> dict[str, Any]:
@@ -62,7 +64,8 @@ def _collective(record: Record, group: Group) -> dict[str, Any]:
                 for message in record.arrivals]
     return {"op": record.op, "unit": record.unit, "phase": record.phase, "group": record.group,
             "begin_s": record.begin_s, "end_s": record.begin_s + record.seconds, "bytes_sent": record.bytes_sent,
-            "bytes_received": record.bytes_received, "messages": record.messages, "sends": sends, "arrivals": arrivals}
+            "bytes_received": record.bytes_received, "messages": record.messages, "exposed_s": record.exposed,
+            "sends": sends, "arrivals": arrivals}
 
 
 def _group(job: Job, record: Record) -> Group:

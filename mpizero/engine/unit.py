@@ -8,12 +8,12 @@ weights, are their own: then "master" is a view of `param`. So it is of a frozen
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
-from mpizero.comm import Mesh, all_gather, all_reduce, reduce_scatter
+from mpizero.comm import Collective, Mesh, begin_all_gather, begin_all_reduce, begin_reduce_scatter
 from mpizero.dtypes import numpy_dtype
 from mpizero.half import narrow
 from mpizero.layout import (MASTER, REPLICATED, SHARDED, UPDATE_BLOCK, Axis, FlatLayout, Geometry, Keep,
@@ -34,6 +34,19 @@ class Update:
     lr: float
     step: int  # of the optimizer, counted from 1: skipped steps do not count
     factor: float  # clip coefficient / loss scale
+
+
+@dataclass(frozen=True)
+class Pending:
+    """A collective that a unit has begun. done: what makes its result the unit's, once it is over."""
+
+    collective: Collective
+    done: Callable[[], None]
+
+    def finish(self) -> None:
+        """Wait for it."""
+        self.collective.finish()
+        self.done()
 
 
 class Unit:
@@ -121,7 +134,7 @@ class Unit:
         elif master.dtype != self.dtype:
             np.copyto(out, master, casting="unsafe")  # same_kind does not know bfloat16
         if self.placement.params is REPLICATED and self.placement.optim is SHARDED:
-            self.all_gather_param(Axis.SHARD)
+            self.all_gather_param(Axis.SHARD).finish()
 
     @property
     def _rounding_block(self) -> int:
@@ -144,13 +157,16 @@ class Unit:
         assert self._unsharded_param is not None, f"unit {self.layout.name} is not gathered"
         return self._unsharded_param
 
-    def unshard(self, axis: Axis) -> None:
+    def unshard(self, axis: Axis) -> Pending:
         """All-gather the whole parameters from the shards."""
         assert self.placement.params is SHARDED and self._unsharded_param is None, f"unit {self.layout.name} is whole"
         whole = self.ledger.empty(self.layout.padded_numel, self.dtype, UNSHARDED_PARAM)
         whole[self.shard] = self.param
-        all_gather(self.mesh.group(axis), whole, unit=self.layout.name, phase=self.phase)
-        self._unsharded_param = whole
+
+        def done() -> None:
+            self._unsharded_param = whole
+
+        return Pending(begin_all_gather(self.mesh.group(axis), whole, unit=self.layout.name, phase=self.phase), done)
 
     def reshard(self) -> None:
         """Free the whole parameters."""
@@ -158,9 +174,10 @@ class Unit:
         self.ledger.discard(self._unsharded_param)
         self._unsharded_param = None
 
-    def all_gather_param(self, axis: Axis) -> None:
+    def all_gather_param(self, axis: Axis) -> Pending:
         """Complete kept whole parameters from what each rank along the axis updated."""
-        all_gather(self.mesh.group(axis), self.param, unit=self.layout.name, phase=self.phase)
+        return Pending(begin_all_gather(self.mesh.group(axis), self.param, unit=self.layout.name, phase=self.phase),
+                       _nothing)
 
     # -- gradients ----------------------------------------------------------------------------------------------------
 
@@ -189,32 +206,37 @@ class Unit:
         self._unsharded_grad = None
         return flat
 
-    def reduce_scatter_grad(self, axis: Axis) -> None:
+    def reduce_scatter_grad(self, axis: Axis) -> Pending:
         """Sum along the axis; the shard of the sum becomes, or is added to, the reduced gradient."""
         flat, first = self._close_grad(), self._grad is None
         if first:
             self._grad = self.ledger.empty(self._numel(SHARDED), self.grad_dtype, GRAD)
-        reduce_scatter(self.mesh.group(axis), flat, self.grad, accumulate=not first, wire=self.wire,
-                       unit=self.layout.name, phase=self.phase)
-        self.ledger.discard(flat)
+        ring = begin_reduce_scatter(self.mesh.group(axis), flat, self.grad, accumulate=not first, wire=self.wire,
+                                    unit=self.layout.name, phase=self.phase)
+        return Pending(ring, lambda: self.ledger.discard(flat))
 
-    def all_reduce_grad(self, axis: Axis) -> None:
+    def all_reduce_grad(self, axis: Axis) -> Pending:
         """Sum along the axis; the whole sum becomes, or is added to, the reduced gradient."""
         flat, first = self._close_grad(), self._grad is None
         in_place = first and self.grad_dtype == self.dtype
         if first:
             self._grad = flat if in_place else self.ledger.empty(flat.size, self.grad_dtype, GRAD)
-        all_reduce(self.mesh.group(axis), flat, self.grad, accumulate=not first, wire=self.wire, unit=self.layout.name,
-                   phase=self.phase)
-        if in_place:
-            self.ledger.rekind(flat, GRAD)
-        else:
-            self.ledger.discard(flat)
+        ring = begin_all_reduce(self.mesh.group(axis), flat, self.grad, accumulate=not first, wire=self.wire,
+                                unit=self.layout.name, phase=self.phase)
 
-    def all_reduce_shard(self, axis: Axis) -> None:
+        def done() -> None:
+            if in_place:
+                self.ledger.rekind(flat, GRAD)
+            else:
+                self.ledger.discard(flat)
+
+        return Pending(ring, done)
+
+    def all_reduce_shard(self, axis: Axis) -> Pending:
         """Sum this rank's shard of the reduced gradient along the axis."""
-        all_reduce(self.mesh.group(axis), self.part_of(self.grad, self.shard), wire=self.wire, unit=self.layout.name,
-                   phase=self.phase)
+        part = self.part_of(self.grad, self.shard)
+        return Pending(begin_all_reduce(self.mesh.group(axis), part, wire=self.wire, unit=self.layout.name,
+                                        phase=self.phase), _nothing)
 
     def free_grad(self) -> None:
         """Free the reduced gradient."""
@@ -231,3 +253,7 @@ class Unit:
         out = None if master.dtype == self.dtype else self.updated_param
         update.optimizer.update(master, self.states, self.part_of(self.grad, kept), lr=update.lr, step=update.step,
                                 factor=update.factor, mem=self.ledger, out=out, decayed=self.layout.decayed(kept))
+
+
+def _nothing() -> None:
+    """Of a collective in place."""

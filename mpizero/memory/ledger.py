@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import weakref
 from collections import defaultdict
+from collections.abc import Callable
 from typing import Protocol
 
 import numpy as np
@@ -52,6 +53,7 @@ class Ledger:
     def __init__(self, capacity: int | None = None, debug: bool = False):
         self.capacity = capacity
         self.debug = debug
+        self.between: Callable[[], None] = lambda: None  # called where storage is asked for: an operator begins
         self.live = dict.fromkeys(KINDS, 0)
         self.live_bytes = 0
         self._entries: dict[int, _Entry] = {}
@@ -62,6 +64,7 @@ class Ledger:
 
     def empty(self, shape: int | tuple[int, ...], dtype: npt.DTypeLike, kind: str) -> np.ndarray:
         """A new uninitialised array, counted under `kind` and the current unit until it dies."""
+        self.between()
         self._admit(math.prod(shape) if isinstance(shape, tuple) else shape, np.dtype(dtype), kind)
         try:
             array = np.empty(shape, dtype)

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from mpizero.cli import FLAGS
 from mpizero.errors import ConfigError
-from mpizero.layout import ADAM, MASTER, OPTIMIZERS, OptimizerSpec, freeze, optimizer_spec, require_narrow
+from mpizero.layout import ADAM, MASTER, OPTIMIZERS, OptimizerSpec, freeze, named_policy, optimizer_spec, require_narrow
 from mpizero.machine import LECTURE_TOKENS
 from mpizero.planner.model import UNITS, PlannedModel, blocks, flat, gpt, mlp
 from mpizero.quantities import parse_params
@@ -137,9 +137,12 @@ def add_step(parser: argparse.ArgumentParser) -> None:
     add_ranks(parser)
     add_freeze(parser)
     for name, field in FLAGS.items():
-        if field.name in (*SETTINGS, *PRECISION):
+        if field.name in (*SETTINGS, *PRECISION) and field.name != "overlap":
             parser.add_argument(f"--{name}", default=getattr(StepSettings, field.name, field.default),
                                 **field.metadata)
+    parser.add_argument("--wrap", **FLAGS["wrap"].metadata)
+    parser.add_argument("--overlap", choices=["on", "off"], default="off",
+                        help="collectives go on while a rank computes: memory at its peak (off)")
 
 
 def add_optimizer(parser: argparse.ArgumentParser) -> None:
@@ -160,8 +163,10 @@ def optimizer_of(options: Options) -> OptimizerSpec:
 
 def step_of(options: Options) -> tuple[PlannedModel, Setup]:
     """What `add_model`'s and `add_step`'s flags stand for: the very lists that a run would execute."""
-    model, settings = model_of(options), StepSettings(**{name: options[name] for name in SETTINGS})
+    chosen = {name: options[name] for name in SETTINGS} | {"overlap": options["overlap"] == "on"}
+    model, settings = model_of(options), StepSettings(**chosen)
     return model, set_up(model.spec, options["ranks"], settings, optimizer=optimizer_of(options),
+                         policy=named_policy(options["wrap"], model.spec, options["dtype"]),
                          **{name: options[name] for name in PRECISION})
 
 

@@ -51,6 +51,9 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
                         help="segments gathered ahead in forward (0)")
     parser.add_argument("--limit", type=argument_type(_depth), default=LIMIT, metavar="K",
                         help=f"gathered units that may hold memory at once ({LIMIT}, as FSDP's; 0: no limit)")
+    parser.add_argument("--synchronous", action="store_true",
+                        help="whoever issues an action computes it, as ranks of mpizero.train do; otherwise a CPU runs "
+                             "ahead of its GPU")
     parser.add_argument("--issue", type=argument_type(parse_seconds), default=0.0, metavar="SECONDS",
                         help="that the CPU takes to issue an action (0)")
     for_model = parser.add_argument_group("with a model")
@@ -78,11 +81,10 @@ def answer(options: Options) -> dict[str, Any]:
     step, costs, asked = (_by_hand if by_hand else _of_model)(options)
     # a step that is timed by hand ends with backward
     timeline = simulate(step.lists.accumulate if by_hand else step.lists.step(), step.geometry, costs,
-                        limit=options["limit"] or None, overlap=not options["no_overlap"],
-                        issue_seconds=options["issue"])
+                        ahead=not options["synchronous"], issue_seconds=options["issue"])
     if options["plot"] is not None:
         plot(timeline, options["plot"])
-    switches = ("limit", "issue", "no_overlap", "no_backward_prefetch", "forward_prefetch", "plot")
+    switches = ("limit", "issue", "synchronous", "no_overlap", "no_backward_prefetch", "forward_prefetch", "plot")
     return {**asked, "units": len(step.wrapping.units), **{name: options[name] for name in switches},
             **timeline.data(), "gantt": _chart(timeline)}
 
@@ -90,7 +92,7 @@ def answer(options: Options) -> dict[str, Any]:
 def _settings(options: Options, **more: Any) -> StepSettings:
     ahead = 0 if options["no_overlap"] or options["no_backward_prefetch"] else 1
     return StepSettings(backward_prefetch=ahead, forward_prefetch=options["forward_prefetch"], keep_last_unit=True,
-                        **more)
+                        limit_all_gathers=options["limit"] or None, overlap=not options["no_overlap"], **more)
 
 
 def _by_hand(options: Options) -> tuple[Setup, Costs, dict[str, Any]]:

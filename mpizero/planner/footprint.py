@@ -77,7 +77,7 @@ def walk(actions: Iterable[Action], geometry: Geometry,
     """Each action with its effect, and the bytes that it takes and gives back, in order."""
     books = _Books(geometry, activations)
     for action, effect, changes in flow(actions, geometry):
-        yield action, effect, [delta for change in changes for delta in books.note(change)]
+        yield action, effect, [delta for change in changes for delta in books.note(change, effect)]
 
 
 def at_rest(geometry: Geometry) -> dict[str, int]:
@@ -98,12 +98,12 @@ class _Books:
         self.held: dict[Storage, Delta] = {value: self.size(value) for value in resting(geometry)}
         self.holders: dict[Storage, int] = dict.fromkeys(self.held, 1)
 
-    def note(self, change: Change) -> Iterator[Delta]:
+    def note(self, change: Change, effect: Effect) -> Iterator[Delta]:
         """Bytes taken or given back."""
         match change:
             case Made(value):
                 for storage in self._storages(value):
-                    if self._hold(storage):
+                    if self._hold(storage, _extent(value, effect)):
                         yield self.held[storage]
             case Freed(value):
                 for storage in self._storages(value):
@@ -111,28 +111,17 @@ class _Books:
             case Became(value, new):
                 kind, nbytes = self.held.pop(value)
                 self.holders[new] = self.holders.pop(value)
-                yield from self._turned(new, kind, nbytes)
+                self.held[new] = self.size(new)[0], nbytes
+                if self.held[new][0] != kind:
+                    yield kind, -nbytes
+                    yield self.held[new]
 
-    def _turned(self, new: Value, kind: str, nbytes: int) -> Iterator[Delta]:
-        """What was held under `kind` is held for `new`: in the same storage, or, where sums are of another dtype than
-        the gradients, in one that is there before the other goes."""
-        turned, other = self.size(new)[0], self.geometry.sums != self.geometry.dtype
-        if new.name is Name.REDUCED and other:
-            self.held[new] = turned, nbytes // self.geometry.itemsize * self.geometry.sum_itemsize
-            yield self.held[new]
-            yield kind, -nbytes
-            return
-        self.held[new] = turned, nbytes
-        if turned != kind:
-            yield kind, -nbytes
-            yield self.held[new]
-
-    def _hold(self, storage: Storage) -> bool:
-        """Whether it was not there before."""
+    def _hold(self, storage: Storage, extent: Keep) -> bool:
+        """Whether it was not there before. extent: of a reduced gradient."""
         self.holders[storage] = self.holders.get(storage, 0) + 1
         if self.holders[storage] > 1:
             return False
-        self.held[storage] = self.size(storage)
+        self.held[storage] = self.size(storage, extent)
         return True
 
     def _release(self, storage: Storage) -> Iterator[Delta]:
@@ -147,8 +136,8 @@ class _Books:
             return (value,)
         return () if self.activations is None else storages(value, self.activations)
 
-    def size(self, storage: Storage) -> Delta:
-        """Its kind and bytes. A reduced gradient is a shard; where it is whole, it became that without new storage."""
+    def size(self, storage: Storage, extent: Keep = SHARDED) -> Delta:
+        """Its kind and bytes. extent: of a reduced gradient."""
         geometry, unit = self.geometry, storage.index
         keep, size = geometry.placement, geometry.itemsize
         match storage.name:
@@ -163,12 +152,17 @@ class _Books:
             case Name.GRAD:
                 return UNSHARDED_GRAD, size * geometry.kept(unit, REPLICATED)
             case Name.REDUCED:
-                return GRAD, geometry.sum_itemsize * geometry.kept(unit, SHARDED)
+                return GRAD, geometry.sum_itemsize * geometry.kept(unit, extent)
             case Name.GRAD_FP32:
                 return GRAD_FP32, 4 * update_block_numel(geometry.kept(unit, keep.optim))
             case _:
                 assert self.activations is not None
                 return ACTIVATION, storage_bytes(storage, self.activations)
+
+
+def _extent(value: Value, effect: Effect) -> Keep:
+    """Of the unit, what a reduction makes."""
+    return effect.sums.extent if effect.sums is not None and effect.sums.target == value else SHARDED
 
 
 def formula_after_backward(geometry: Geometry) -> int:

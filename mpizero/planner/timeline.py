@@ -1,10 +1,13 @@
-"""When each action of a list would run on a device with two streams, one that computes and one that communicates.
+"""When each action of a list would run: computation on one stream, the collectives of each axis on another.
 
-The model is FSDP's (arXiv:2304.11277, sec. 3.3 and 3.4.2). The CPU issues the actions in the list's order, and each
-stream does its own in that order: an action starts at max(issued, stream free, what it depends on done). A gathered
-unit takes its memory when its gather is issued, which may be long before it starts, and gives it back when the last
-computation on it is done. With a limit, the CPU waits for that before it issues one gather more. An update needs the
-agreement of all ranks: where they agree, the CPU waits for both streams.
+The list says what overlaps. A collective that stands in it as it is has the device to itself; between Begin and End it
+goes on beside what is computed. Each stream does its work in the list's order: it starts at max(issued, stream free,
+what it reads made), and End makes computation wait.
+
+[Note: Who issues] The ranks of this project compute themselves: what is issued is done before the next action, or at
+its End. The CPU of a GPU runs ahead of its device (FSDP, arXiv:2304.11277, sec. 3.3 and 3.4.2): it issues one action
+after the other, and waits for AwaitFree and Agree alone. Then a gathered unit takes its memory when its gather is
+issued, which may be long before it starts, and gives it back when the last computation on it is done.
 """
 
 from __future__ import annotations
@@ -16,13 +19,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mpizero.errors import ConfigError
-from mpizero.layout import Geometry
+from mpizero.layout import Axis, Geometry
 from mpizero.planner.costs import Costs
-from mpizero.schedule.actions import Action, show
-from mpizero.schedule.effects import Effect, Freed, Made, Work, flow, kept_params
+from mpizero.schedule.actions import Action, Begin, show
+from mpizero.schedule.effects import Change, Effect, Freed, Made, Work, flow, kept_params
 from mpizero.schedule.values import Name, Value
 
-COMPUTE, COMMUNICATION = "compute", "communication"
+COMPUTE, COMMUNICATION, REPLICAS = "compute", "communication", "replicas"  # streams; replicas: where state is sharded
+NAMES = {COMPUTE: "compute", COMMUNICATION: "comm", REPLICAS: "replica"}  # in charts
 LETTER = {"forward": "F", "backward": "B", "all_gather": "A", "reduce_scatter": "R", "all_reduce": "S",
           "all_reduce_shard": "S", "optim_step": "U"}  # by kind of work
 LEGEND = ("F forward, B backward, A all-gather, R reduce-scatter, S all-reduce, U update; the number is the segment's "
@@ -43,13 +47,29 @@ class Event:
 
 @dataclass(frozen=True)
 class Timeline:
-    """events: in the order of issue. compute: seconds that the compute stream is busy. peak_gathered: most units
-    holding memory at once."""
+    """events: in the order of issue. peak_gathered: most units holding memory at once."""
 
     events: list[Event]
     finish: float
-    compute: float
     peak_gathered: int
+
+    @property
+    def streams(self) -> list[str]:
+        """Compute, and those that something is sent on."""
+        found = {event.stream for event in self.events}
+        return [COMPUTE, COMMUNICATION] + ([REPLICAS] if REPLICAS in found else [])
+
+    def busy(self, *streams: str) -> float:
+        """Seconds of all work on these streams."""
+        return math.fsum(event.end - event.start for event in self.events if event.stream in streams)
+
+    @property
+    def compute(self) -> float:
+        return self.busy(COMPUTE)
+
+    @property
+    def communication(self) -> float:
+        return self.busy(COMMUNICATION, REPLICAS)
 
     def data(self) -> dict[str, Any]:
         """As JSON has it."""
@@ -59,30 +79,22 @@ class Timeline:
         return {"finish": self.finish, "compute": self.compute, "peak_gathered": self.peak_gathered, "events": events}
 
 
-def simulate(actions: Iterable[Action], geometry: Geometry, costs: Costs, *, limit: int | None = None,
-             overlap: bool = True, issue_seconds: float = 0.0) -> Timeline:
-    """Play `actions`.
-
-    limit: gathered units that may hold memory at once; more do if the list itself gathers more before it frees one.
-    overlap: False puts both kinds of work on one stream. issue_seconds: that the CPU spends on each action with work.
-    """
-    if limit is not None and limit < 1:
-        raise ConfigError(f"a limit of {limit} gathered units lets no segment run: give at least 1, or 2 to overlap")
+def simulate(actions: Iterable[Action], geometry: Geometry, costs: Costs, *, ahead: bool = True,
+             issue_seconds: float = 0.0) -> Timeline:
+    """Play `actions`. ahead: whether the CPU runs ahead of its device, see [Note: Who issues]. issue_seconds: that it
+    spends on each action with work."""
     if not (math.isfinite(issue_seconds) and issue_seconds >= 0):
         raise ConfigError(f"issuing cannot take {issue_seconds} seconds: give a number of at least 0")
-    player = _Player(geometry, costs, limit, overlap, issue_seconds)
+    player = _Player(geometry, costs, ahead, issue_seconds)
     for action, effect, changes in flow(actions, geometry):
-        gathers = any(isinstance(change, Made) and change.value.name is Name.WHOLE for change in changes)
-        player.play(action, effect, gathers)
-        for change in changes:
-            if isinstance(change, Freed) and change.value.name is Name.WHOLE:
-                player.give_back(change.value)
-    compute = sum(event.end - event.start for event in player.events if event.stream == COMPUTE)
-    return Timeline(player.events, max((event.end for event in player.events), default=0.0), compute,
-                    player.peak_gathered)
+        player.take_memory(changes)
+        player.play(action, effect)
+        player.give_back(changes)
+    finish = max((event.end for event in player.events), default=0.0)
+    return Timeline(player.events, finish, player.peak_gathered)
 
 
-def _since_start() -> defaultdict[Value, float]:
+def _since_start() -> defaultdict[Any, float]:
     return defaultdict(float)
 
 
@@ -92,29 +104,36 @@ class _Player:
 
     geometry: Geometry
     costs: Costs
-    limit: int | None
-    overlap: bool
+    ahead: bool
     issue_seconds: float
     cpu: float = 0.0
-    free: dict[str, float] = field(default_factory=lambda: {COMPUTE: 0.0, COMMUNICATION: 0.0})  # stream -> when
+    free: defaultdict[str, float] = field(default_factory=_since_start)  # stream -> when
     ready: defaultdict[Value, float] = field(default_factory=_since_start)  # when each value was last made or changed
     used: defaultdict[Value, float] = field(default_factory=_since_start)  # when it was last read
+    over: dict[Effect, float] = field(default_factory=dict)  # when each collective that was begun is
     gathered: int = 0  # units that the list has not freed yet
-    leaving: list[float] = field(default_factory=list)  # when each of those that it has freed gives its memory back
+    left: dict[Value, float] = field(default_factory=dict)  # when each that it has freed gives its memory back
+    leaving: list[float] = field(default_factory=list)  # the same, of those that still hold it
     peak_gathered: int = 0
     events: list[Event] = field(default_factory=list)
 
-    def play(self, action: Action, effect: Effect, gathers: bool) -> None:
+    def play(self, action: Action, effect: Effect) -> None:
         """Issue `action`, and note when what it makes is ready."""
         if effect.agrees:
             self.cpu = max(self.cpu, *self.free.values())
-        if gathers:
-            self._take_memory()
-        new = self._made(effect)
-        after = max((self.ready[value] for value in effect.reads), default=0.0)
-        end = after if effect.work is None else self._run(action, effect, effect.work, after)
+        if effect.awaits is not None:
+            self.cpu = max(self.cpu, self.left.get(effect.awaits, 0.0))
+        if effect.ends is not None:
+            end = self._wait(self.over.pop(effect.ends))
+        elif effect.work is not None:
+            end = self._run(action, effect, effect.work)
+        else:
+            end = self._after(effect)
         self.used.update(dict.fromkeys(effect.reads, end))
-        self.ready.update(dict.fromkeys(new, end))
+        self.ready.update(dict.fromkeys(self._made(effect), end))
+
+    def _after(self, effect: Effect) -> float:
+        return max((self.ready[value] for value in effect.reads), default=0.0)
 
     def _made(self, effect: Effect) -> list[Value]:
         """The values that are new or other afterwards."""
@@ -125,29 +144,49 @@ class _Player:
             new.append(kept_params(effect.updates, self.geometry))
         return new
 
-    def _run(self, action: Action, effect: Effect, work: Work, after: float) -> float:
-        stream = COMPUTE if effect.computes else COMMUNICATION
+    def _run(self, action: Action, effect: Effect, work: Work) -> float:
+        """When it has ended. A collective that is not begun alone has all streams to itself."""
+        stream, alone = self._stream(effect), effect.sends is not None and effect.begins is None
         self.cpu += self.issue_seconds
-        before = self.free[stream] if self.overlap else max(self.free.values())
-        start = max(self.cpu, before, after)
-        self.free[stream] = start + self.costs.of(work)
-        self.events.append(Event(action, work, stream, self.cpu, start, self.free[stream]))
-        return self.free[stream]
+        before = max(self.free.values(), default=0.0) if alone else self.free[stream]
+        start = max(self.cpu, before, self._after(effect))
+        end = self.free[stream] = start + self.costs.of(work)
+        begun = action.action if isinstance(action, Begin) else action
+        self.events.append(Event(begun, work, stream, self.cpu, start, end))
+        if effect.begins is not None:
+            self.over[effect.begins] = end
+        else:
+            self._wait(end)
+        return end
 
-    def _take_memory(self) -> None:
-        """Wait until fewer units than the limit hold memory, as far as some are about to give it back."""
-        self.leaving = sorted(end for end in self.leaving if end > self.cpu)
-        excess = 0 if self.limit is None else self.gathered + len(self.leaving) + 1 - self.limit
-        if excess > 0 and self.leaving:
-            self.cpu = self.leaving[min(excess, len(self.leaving)) - 1]
+    def _wait(self, until: float) -> float:
+        """Computation goes on then; so does the CPU, unless it runs ahead."""
+        self.free[COMPUTE] = max(self.free[COMPUTE], until)
+        if not self.ahead:
+            self.cpu = max(self.cpu, until)
+        return until
+
+    def _stream(self, effect: Effect) -> str:
+        if effect.sends is None:
+            return COMPUTE
+        return REPLICAS if effect.sends.axis is Axis.REPLICATE and self.geometry.shards > 1 else COMMUNICATION
+
+    def take_memory(self, changes: Iterable[Change]) -> None:
+        """Units that a gather makes hold memory from its issue on."""
+        new = sum(isinstance(change, Made) and change.value.name is Name.WHOLE for change in changes)
+        if new:
             self.leaving = [end for end in self.leaving if end > self.cpu]
-        self.gathered += 1
-        self.peak_gathered = max(self.peak_gathered, self.gathered + len(self.leaving))
+            self.gathered += new
+            self.peak_gathered = max(self.peak_gathered, self.gathered + len(self.leaving))
 
-    def give_back(self, whole: Value) -> None:
-        """The list frees a gathered unit: its memory is there again when its last reader is done."""
-        self.gathered -= 1
-        self.leaving.append(max(self.used[whole], self.ready[whole]))
+    def give_back(self, changes: Iterable[Change]) -> None:
+        """Of units that the list frees: their memory is there again when their last reader is done."""
+        for change in changes:
+            if isinstance(change, Freed) and change.value.name is Name.WHOLE:
+                whole = change.value
+                self.gathered -= 1
+                self.left[whole] = max(self.used[whole], self.ready[whole])
+                self.leaving.append(self.left[whole])
 
 
 def gantt(timeline: Timeline, width: int = 72, scale: float | None = None) -> str:
@@ -157,13 +196,13 @@ def gantt(timeline: Timeline, width: int = 72, scale: float | None = None) -> st
     """
     scale = scale or (width / timeline.finish if timeline.finish else 1.0)
     rows = []
-    for stream, name in ((COMPUTE, "compute"), (COMMUNICATION, "comm")):
+    for stream in timeline.streams:
         row = [" "] * width
         for event in timeline.events:
             if event.stream == stream:
                 begin, end = round(event.start * scale), round(event.end * scale)
                 row[begin:end] = _label(event.work, end - begin)
-        rows.append(f"{name:<7} |{''.join(row[:width])}|")
+        rows.append(f"{NAMES[stream]:<7} |{''.join(row[:width])}|")
     return "\n".join(rows)
 
 

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
+from mpizero.planner.timeline import COMPUTE
 from mpizero.report.memory import color_of, fullest, stack
-from mpizero.report.spans import AXES_INCHES, TRACK_INCHES, Span, draw_spans, lanes, legend_of, span_of
+from mpizero.report.spans import AXES_INCHES, SPAN_OF_WORK, TRACK_INCHES, Span, draw_spans, lanes, legend_of, span_of
 from mpizero.report.style import (
     DARK,
     LIGHT,
@@ -41,6 +42,7 @@ def draw_gantt(trace: dict[str, Any]) -> Figure:
     tracks = [list(track) for index, rank in enumerate(ranks)
               for track in (_computing(rank, PITCH * index, short), _communicating(rank, PITCH * index + 1, short))]
     times = min(max(1.0, BAR * max(map(len, tracks)) / AXES_INCHES), 3.0)
+    tracks.append(list(_as_simulated(trace["simulated"], PITCH * len(ranks), short)))
     with enlarged(times):
         return _draw(trace, ranks, [span for track in tracks for span in track], times, short)
 
@@ -48,12 +50,13 @@ def draw_gantt(trace: dict[str, Any]) -> Figure:
 def _draw(trace: dict[str, Any], ranks: list[dict[str, Any]], spans: list[Span], times: float,
           short: dict[str, str]) -> Figure:
     finish = max((row["end_s"] for rank in ranks for row in (*rank["actions"], *rank["collectives"])), default=0.0)
-    rows = [PITCH * index + track for index in range(len(ranks)) for track in (0, 1)]
+    finish = max(finish, trace["simulated"]["seconds"])
+    rows = [PITCH * index + track for index in range(len(ranks) + 1) for track in (0, 1)]
     inches = TRACK_INCHES * (rows[-1] + 1.2)
     made, (memory, sent, axes) = figure(inches + 4.0 * times, 3, times * WIDTH, sharex=True,
                                         gridspec_kw={"height_ratios": [1.1 * times, 0.7 * times, inches]})
     draw_spans(axes, spans, 0.0, finish, finish, times)
-    axes.set_yticks([PITCH * index + 0.5 for index in range(len(ranks))], [_name(rank) for rank in ranks],
+    axes.set_yticks([PITCH * index + 0.5 for index in range(len(ranks) + 1)], [*map(_name, ranks), "simulated"],
                     fontsize=7.5 * times)
     axes.set_ylim(rows[-1] + 0.6, -0.6)
     axes.hlines([row - PITCH / 2 + 0.5 for row in rows[2::2]], 0, 1, transform=axes.get_yaxis_transform(), color=LIGHT,
@@ -110,6 +113,18 @@ def _computing(rank: dict[str, Any], row: float, short: dict[str, str]) -> Itera
     for action in rank["actions"]:
         if action["computes"] and action["end_s"] > action["begin_s"]:
             yield Span(row, action["begin_s"], action["end_s"], span_of(action), (short[action["label"]],))
+
+
+def _as_simulated(simulated: dict[str, Any], row: float, short: dict[str, str]) -> Iterator[Span]:
+    """Computation above; below it the streams of collectives, which share the row's height."""
+    streams = sorted({event["stream"] for event in simulated["events"]} - {COMPUTE})
+    for event in simulated["events"]:
+        middle, height = row, 0.84
+        if event["stream"] != COMPUTE:
+            height /= len(streams)
+            middle = row + 1 - 0.42 + height * (streams.index(event["stream"]) + 0.5)
+        yield Span(middle, event["begin_s"], event["end_s"], SPAN_OF_WORK[event["work"]], (short[event["label"]],),
+                   height)
 
 
 def _communicating(rank: dict[str, Any], row: float, short: dict[str, str]) -> Iterator[Span]:

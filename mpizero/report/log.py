@@ -35,12 +35,15 @@ ACTION = SPAN | {"action": str, "kind": str, "work": (str, type(None)), "compute
                  "live": {str: int}, "peak_bytes": int, "peak_live": {str: int}, "planned_live": {str: int},
                  "planned_peak_bytes": int}
 COLLECTIVE = SPAN | {"op": str, "unit": str, "group": str, "bytes_sent": int, "bytes_received": int, "messages": int,
+                     "exposed_s": NUMBER,
                      "sends": [{"to": int, "bytes": int, "begin_s": NUMBER}],
                      "arrivals": [{"from": int, "bytes": int, "end_s": NUMBER}]}
 RANK = {"rank": int, "host": str, "clock_offset_s": NUMBER, "clock_uncertainty_s": NUMBER, "groups": {str: [int]},
         "actions": [ACTION], "collectives": [COLLECTIVE]}
+PLAYED = {"work": str, "label": str, "stream": str, "begin_s": NUMBER, "end_s": NUMBER}
 TRACE = {"step": int, "stage": str, "model": str, "dtype": str, "world_size": int, "capacity": (int, type(None)),
-         "ranks": [RANK]}
+         "ranks": [RANK],
+         "simulated": {"seconds": NUMBER, "compute_s": NUMBER, "communication_s": NUMBER, "events": [PLAYED]}}
 SETTING = (str, int, float, bool, type(None))
 RUN = {"run": str, "began": str, "command": str, "model": str, "stage": str, "world_size": int, "mesh": {str: int},
        "hosts": [str], "mpi": str, "versions": {str: str}, "psi": int, "data": str, "settings": {str: SETTING}}

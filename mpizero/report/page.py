@@ -49,7 +49,8 @@ CAPTIONS = {
                "part ends. Hatched, where ranks run on several hosts: what of it left the host.",
     "gantt": "Three views of a step on one axis of time, which perfetto.json has too. Above: memory of one rank by "
              "kind, within an action at its peak, and what it had sent. Below: what each rank computed, and the "
-             "collectives that it was in, waiting for others included. Other: neither a segment nor an update, "
+             "collectives that it was in, waiting for others included; last, the same list of actions as the simulator "
+             "plays it with the seconds that these actions took. Other: neither a segment nor an update, "
              "such as loading a batch, and the loss. To zoom in, open perfetto.json in ui.perfetto.dev or "
              "chrome://tracing; it also holds an arrow for every message (but those that would run back in time, where "
              "clocks of hosts differ by more than could be measured).",

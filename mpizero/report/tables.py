@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from mpizero.planner.timeline import COMPUTE
 from mpizero.report.log import Log
 from mpizero.report.memory import also_planned, equals_plan, fullest, kinds, model_states
 from mpizero.report.spans import span_of
@@ -36,7 +38,7 @@ def tables(log: Log) -> list[Table]:
         found += [run_table(log.summary), *seconds_tables(log.summary), memory_table(log.summary),
                   traffic_table(log.summary, log.hosts)]
     if log.trace is not None:
-        found += [time_table(log.trace), unit_table(log.trace), collective_table(log.trace), action_table(log.trace)]
+        found += [make(log.trace) for make in (time_table, overlap_table, unit_table, collective_table, action_table)]
     return [*found, step_table(log.steps)]
 
 
@@ -125,11 +127,62 @@ def time_table(trace: dict[str, Any]) -> Table:
         spans = [*rank["actions"], *rank["collectives"]]
         whole = max((row["end_s"] for row in spans), default=0.0) - min((row["begin_s"] for row in spans), default=0.0)
         parts = {name: sum(_ms(row) for row in rank["actions"] if span_of(row) == name) for name in COMPUTED}
-        parts["collectives"] = sum(map(_ms, rank["collectives"]))
+        parts["collectives"] = sum(1e3 * row["exposed_s"] for row in rank["collectives"])
         rows.append(_pick(rank | parts | {"rest": 1e3 * whole - sum(parts.values()), "step": 1e3 * whole}, columns))
     return Table("time", f"Time in step {trace['step'] + 1}, milliseconds", columns, rows,
-                 "Collectives: from call to return, waiting for other ranks included. Rest: all else, as data, the "
+                 "Collectives: where the rank did nothing else, waiting for others included. Rest: all else, as data, the "
                  f"loss and bookkeeping.{_clocks(trace['ranks'])}")
+
+
+def overlap_table(trace: dict[str, Any]) -> Table:
+    """How much of each rank's communication lay behind computation, who came late, and the same as simulated."""
+    columns = {"rank": "rank", "host": "host", "under_way": "collectives under way", "exposed": "of it exposed",
+               "hidden": "hidden %", "last": "came last to", "late": "late by, mean"}
+    late = _lateness(trace["ranks"])
+    rows = []
+    for rank in trace["ranks"]:
+        spans = sorted((row["begin_s"], row["end_s"]) for row in rank["collectives"])
+        row = {"under_way": 1e3 * _union(spans), "exposed": 1e3 * sum(row["exposed_s"] for row in rank["collectives"]),
+               "last": len(late[rank["rank"]]),
+               "late": 1e3 * sum(late[rank["rank"]]) / len(late[rank["rank"]]) if late[rank["rank"]] else 0.0}
+        rows.append(_pick(rank | row | {"hidden": _hidden(row)}, columns))
+    played = trace["simulated"]
+    spans = sorted((event["begin_s"], event["end_s"]) for event in played["events"] if event["stream"] != COMPUTE)
+    row = {"rank": "simulated", "host": "", "under_way": 1e3 * _union(spans), "last": "", "late": "",
+           "exposed": 1e3 * (played["seconds"] - played["compute_s"])}
+    rows.append(row | {"hidden": _hidden(row)})
+    return Table("overlap", f"Communication in step {trace['step'] + 1}, milliseconds", columns, rows,
+                 "Exposed: the rank did nothing but wait for a collective. Came last to: of its groups' collectives, "
+                 "those that no other rank began later; late by: after the one before it. Simulated: the same list of "
+                 "actions, with the mean seconds of each computation, and of each collective what it took once all "
+                 "ranks had come.")
+
+
+def _hidden(row: Row) -> float:
+    return 100 * max(1 - row["exposed"] / row["under_way"], 0.0) if row["under_way"] else 0.0
+
+
+def _union(spans: Sequence[tuple[float, float]]) -> float:
+    """Seconds in which at least one of the spans, sorted, lasts."""
+    total, until = 0.0, -math.inf
+    for begin, end in spans:
+        total += max(end - max(begin, until), 0.0)
+        until = max(until, end)
+    return total
+
+
+def _lateness(ranks: Sequence[Row]) -> dict[int, list[float]]:
+    """Of each rank: by how many seconds it began later than any other rank of the group, for the collectives to which
+    it came last."""
+    late: dict[int, list[float]] = defaultdict(list)
+    for name in ranks[0]["groups"]:
+        for members in {tuple(rank["groups"][name]) for rank in ranks if len(rank["groups"][name]) > 1}:
+            columns = [[each["begin_s"] for each in ranks[member]["collectives"] if each["group"] == name]
+                       for member in members]
+            for begins in zip(*columns, strict=False):
+                *_, before, last = sorted(begins)
+                late[members[begins.index(last)]].append(last - before)
+    return late
 
 
 def _clocks(ranks: Sequence[Row]) -> str:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mpizero.errors import ConfigError
-from mpizero.planner.timeline import COMMUNICATION, COMPUTE, LETTER, Event, Timeline
+from mpizero.planner.timeline import COMMUNICATION, COMPUTE, LETTER, REPLICAS, Event, Timeline
 from mpizero.report.spans import SPAN_OF_WORK, TRACK_INCHES, Span, draw_spans, legend_of
 from mpizero.report.style import figure, save, second_unit, styled, title
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 FORMATS = (".png", ".svg")
-ROWS = {COMPUTE: 0, COMMUNICATION: 1}
+ROWS = {COMPUTE: 0, COMMUNICATION: 1, REPLICAS: 2}
 BARS, LINES = 16, 12  # so many bars of a stream have room on a line; more lines would not fit a page
 
 
@@ -30,16 +30,17 @@ def plot(timeline: Timeline, path: str | Path) -> None:
 
 @styled
 def draw_timeline(timeline: Timeline) -> Figure:
-    """Both streams over time, which goes on in further lines where one has no room for the names of all bars."""
+    """All streams over time, which goes on in further lines where one has no room for the names of all bars."""
     spans = [_span(event) for event in timeline.events]
     fullest = max(sum(span.row == row for span in spans) for row in ROWS.values())
     lines = min(max(1, math.ceil(fullest / BARS)), LINES)
-    made, every = figure(0.9 + lines * (0.35 + 2.2 * TRACK_INCHES), lines)
+    rows = len(timeline.streams)
+    made, every = figure(0.9 + lines * (0.35 + (rows + 0.2) * TRACK_INCHES), lines)
     for line, axes in enumerate(every):
         begin, end = timeline.finish * line / lines, timeline.finish * (line + 1) / lines
         draw_spans(axes, spans, begin, end, timeline.finish)
-        axes.set_yticks(list(ROWS.values()), [f"{stream[:4]}." if lines > 1 else stream for stream in ROWS])
-        axes.set_ylim(1.6, -0.6)
+        axes.set_yticks(range(rows), [f"{stream[:4]}." if lines > 1 else stream for stream in timeline.streams])
+        axes.set_ylim(rows - 0.4, -0.6)
         if line < lines - 1:
             axes.set_xlabel("")
     factor, unit = second_unit(timeline.finish)

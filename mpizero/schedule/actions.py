@@ -18,8 +18,11 @@ A *unit* is what is gathered (a FlatParameter), a *segment* what is computed; bo
     OptimStep(unit)            + float32 gradient of one block, meanwhile
     AllGatherParam(unit)                                                   (n-1)/n, all-gather
     FreeGrad(unit)             - reduced gradient
+    AwaitFree(unit)
 
-A collective runs along one axis of the mesh, named where it is not the usual one.
+A collective runs along one axis of the mesh, named where it is not the usual one. As it stands it is over when the next
+action begins. `Begin(collective)` ... `End(collective)` stand for one that goes on meanwhile: what it makes takes
+memory from Begin on, and what it reads or frees does until End, so bytes follow from the list, not from the network.
 """
 
 from __future__ import annotations
@@ -152,8 +155,33 @@ class FreeGrad:
     unit: int
 
 
+@dataclass(frozen=True, slots=True)
+class AwaitFree:
+    """Wait until the memory that the last Reshard of the unit gave up can be used again. A device that computes when it
+    is told has nothing to wait for; a host that runs ahead of its device has."""
+
+    unit: int
+
+
+Collective = Unshard | ReduceScatterGrad | AllReduceGrad | AllReduceShard | AllGatherParam
+
+
+@dataclass(frozen=True, slots=True)
+class Begin:
+    """Set the collective going, after those that were begun along the same axis before."""
+
+    action: Collective
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """Wait until the collective that was begun is over: from here on its result can be used."""
+
+    action: Collective
+
+
 Action = (Phase | LoadBatch | Unshard | Reshard | Forward | Loss | LossBackward | Backward | ReduceScatterGrad
-          | AllReduceGrad | AllReduceShard | Agree | OptimStep | AllGatherParam | FreeGrad)
+          | AllReduceGrad | AllReduceShard | Agree | OptimStep | AllGatherParam | FreeGrad | AwaitFree | Begin | End)
 
 
 def show(action: Action) -> str:
@@ -163,6 +191,8 @@ def show(action: Action) -> str:
         raise UnknownAction(action)
     if isinstance(action, Phase):
         return f"-- {action.name} mb={action.mb}"
+    if isinstance(action, Begin | End):
+        return f"{type(action).__name__}({show(action.action)})"
     words = []
     for field in fields(action):
         value = getattr(action, field.name)

@@ -37,7 +37,7 @@ class StepSettings:
     """What shapes a step. stage: a key of `STRATEGIES`. shard_size: ranks that share one copy of the state; None: all.
     accumulation: microbatches. no_sync: reduce gradients after the last of them only.
 
-    The last four are passes of the same names; a depth of 0 or a limit of None leaves the list as it is.
+    The last five are passes, `overlap` that of overlapped; a depth of 0 or a limit of None leaves the list as it is.
     """
 
     stage: str = "2"
@@ -48,6 +48,7 @@ class StepSettings:
     forward_prefetch: int = 0
     keep_last_unit: bool = False
     limit_all_gathers: int | None = None
+    overlap: bool = False
 
     def __post_init__(self) -> None:
         """ConfigError for values that can never work."""
@@ -125,7 +126,9 @@ def schedule(strategy: Strategy, geometry: Geometry, settings: StepSettings) -> 
             actions = passes.keep_last_unit(actions)
         actions = passes.backward_prefetch(actions, settings.backward_prefetch)
         actions = passes.forward_prefetch(actions, settings.forward_prefetch)
-        return passes.limit_all_gathers(actions, limit, wrapping.segments) if limit else actions
+        if limit:
+            actions = passes.limit_all_gathers(actions, limit, wrapping.segments)
+        return passes.overlapped(actions, geometry) if settings.overlap else actions
 
     lists = Schedule(passed(accumulate(strategy, wrapping, settings.accumulation, settings.no_sync)),
                      passed(update(strategy, wrapping)), list(zero_grad(wrapping)),

@@ -7,7 +7,7 @@ its execution (`engine.executor`).
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple, assert_never
 
 from mpizero.layout.geometry import Geometry
@@ -20,7 +20,11 @@ from mpizero.schedule.actions import (
     AllGatherParam,
     AllReduceGrad,
     AllReduceShard,
+    AwaitFree,
     Backward,
+    Begin,
+    Collective,
+    End,
     Forward,
     FreeGrad,
     LoadBatch,
@@ -39,11 +43,13 @@ Values = tuple[Value, ...]
 
 
 class Sum(NamedTuple):
-    """Gradients are summed along `axis`; the sum becomes `target`, or is added to it."""
+    """Gradients are summed along `axis`; the sum becomes `target`, or is added to it. extent: of the unit, what the
+    target then holds."""
 
     source: Value
     target: Value
     axis: Axis
+    extent: Keep
 
 
 class Send(NamedTuple):
@@ -72,7 +78,9 @@ class Effect:
     reads: must be there and current. makes: must not be there, and is afterwards. adds: is made unless it is there,
     then added to. becomes: the storage of the first turns into the second, or is added to it and freed. frees: must be
     there, and is not afterwards. during: lives while the action runs. agrees: gradients are complete, and all ranks
-    know it. updates: the unit whose states are new afterwards, and this rank's part of its parameters.
+    know it. updates: the unit whose states are new afterwards, and this rank's part of its parameters. awaits: the host
+    waits for the memory that this value held. begins, ends: the effect of the collective that is set going, or waited
+    for: meanwhile nobody else may use what it makes, or change what it reads.
     """
 
     reads: Values = ()
@@ -86,11 +94,31 @@ class Effect:
     updates: int | None = None
     sends: Send | None = None
     work: Work | None = None
+    awaits: Value | None = None
+    begins: Effect | None = None
+    ends: Effect | None = None
 
     @property
     def computes(self) -> bool:
         """Whether its work is this rank's own, not a ring's."""
         return self.work is not None and self.sends is None
+
+    @property
+    def touched(self) -> frozenset[Value]:
+        """The values that are made, freed or changed."""
+        turned = (*(self.becomes or ()), *((self.sums.target,) if self.sums else ()))
+        states = () if self.updates is None else (v.states(self.updates), v.shard(self.updates),
+                                                  v.whole(self.updates), v.part(self.updates))
+        return frozenset((*self.makes, *self.adds, *self.frees, *turned, *states))
+
+    @property
+    def used(self) -> frozenset[Value]:
+        """The values that are read or touched."""
+        return self.touched.union(self.reads)
+
+    def meets(self, other: Effect) -> bool:
+        """Whether the two must come one after the other: one touches what the other uses."""
+        return not (self.touched.isdisjoint(other.used) and self.used.isdisjoint(other.touched))
 
 
 NOTHING = Effect()
@@ -106,7 +134,7 @@ def effect_of(action: Action, geometry: Geometry) -> Effect:
         case LoadBatch() | Forward() | Loss() | LossBackward() | Backward():
             return _compute(action, geometry)
         case Unshard() | AllGatherParam() | ReduceScatterGrad() | AllReduceGrad() | AllReduceShard():
-            return _collective(action)
+            return _collective(action, geometry)
         case Reshard(unit):
             return Effect(frees=(v.whole(unit),))
         case Agree():
@@ -117,6 +145,14 @@ def effect_of(action: Action, geometry: Geometry) -> Effect:
                           work=Work("optim_step", unit))
         case FreeGrad(unit):
             return Effect(frees=(v.reduced(unit),))
+        case AwaitFree(unit):
+            return Effect(awaits=v.whole(unit))
+        case Begin(collective):
+            whole = effect_of(collective, geometry)
+            return replace(whole, becomes=None, frees=(), begins=whole)
+        case End(collective):
+            whole = effect_of(collective, geometry)
+            return Effect(becomes=whole.becomes, frees=whole.frees, sums=whole.sums, ends=whole)
         case _:
             assert_never(action)
 
@@ -146,7 +182,7 @@ def _compute(action: LoadBatch | Forward | Loss | LossBackward | Backward, geome
             assert_never(action)
 
 
-def _collective(action: Unshard | AllGatherParam | ReduceScatterGrad | AllReduceGrad | AllReduceShard) -> Effect:
+def _collective(action: Collective, geometry: Geometry) -> Effect:
     """What happens between ranks."""
     match action:
         case Unshard(unit, axis):
@@ -159,17 +195,20 @@ def _collective(action: Unshard | AllGatherParam | ReduceScatterGrad | AllReduce
                           sends=Send("all_gather", unit, REPLICATED, axis, 1), work=Work("all_gather", unit))
         case ReduceScatterGrad(unit, axis):
             grad, reduced = v.grad(unit), v.reduced(unit)
-            return Effect(reads=(grad,), adds=(reduced,), frees=(grad,), sums=Sum(grad, reduced, axis),
+            return Effect(reads=(grad,), adds=(reduced,), frees=(grad,), sums=Sum(grad, reduced, axis, SHARDED),
                           sends=Send("reduce_scatter", unit, REPLICATED, axis, 1),
                           work=Work("reduce_scatter", unit))
         case AllReduceGrad(unit, axis):
             grad, reduced = v.grad(unit), v.reduced(unit)
-            return Effect(reads=(grad,), becomes=(grad, reduced), sums=Sum(grad, reduced, axis),
-                          sends=Send("all_reduce", unit, REPLICATED, axis, 2),
-                          work=Work("all_reduce", unit))
+            effect = Effect(reads=(grad,), sums=Sum(grad, reduced, axis, REPLICATED),
+                            sends=Send("all_reduce", unit, REPLICATED, axis, 2),
+                            work=Work("all_reduce", unit))
+            if geometry.sums != geometry.dtype:  # the sum needs storage of its own
+                return replace(effect, adds=(reduced,), frees=(grad,))
+            return replace(effect, becomes=(grad, reduced))
         case AllReduceShard(unit, axis):
             reduced = v.reduced(unit)
-            return Effect(reads=(reduced,), sums=Sum(reduced, reduced, axis),
+            return Effect(reads=(reduced,), sums=Sum(reduced, reduced, axis, SHARDED),
                           sends=Send("all_reduce", unit, SHARDED, axis, 2),
                           work=Work("all_reduce_shard", unit))
         case _:

@@ -75,16 +75,18 @@ class _Checker:
         self.agreed = False  # on the gradients that are there
         self.used: set[Value] = set()  # those of them that an update has read
         self.gathered, self.most = 0, 0  # units now, and at once since the last computation
+        self.under_way: dict[Effect, None] = {}  # collectives that were begun, in order
 
     def act(self, effect: Effect) -> None:
         """Apply the rules to an action's effect, then the effect to what is there."""
+        self._check_order(effect)
         self._check_values(effect)
         if effect.sends is not None:
             self._check_axis(effect.sends)
         if effect.computes and any(value.name is Name.WHOLE for value in effect.reads):
             self._check_limit(effect)
-        if effect.sums is not None:
-            self._sum(effect, effect.sums)
+        if effect.sums is not None and effect.begins is None:
+            self._sum(effect.sums)
         if effect.agrees:
             self._agree()
         if effect.updates is not None:
@@ -92,6 +94,19 @@ class _Checker:
         self._note_gradients(effect)
         for change in changes(effect, self.there):
             self._note(change)
+
+    # -- collectives under way ----------------------------------------------------------------------------------------
+
+    def _check_order(self, effect: Effect) -> None:
+        """What was begun is ended, and nobody uses what it makes or changes what it reads meanwhile. Every rank has
+        this list, so all begin the collectives of a group in one order."""
+        if effect.ends is not None:
+            _rule(effect.ends in self.under_way, "it ends what was not begun")
+            del self.under_way[effect.ends]
+        for other in self.under_way:
+            _rule(not other.meets(effect), f"it meets the {_name(other)}, which has not ended")
+        if effect.begins is not None:
+            self.under_way[effect.begins] = None
 
     # -- values -------------------------------------------------------------------------------------------------------
 
@@ -147,15 +162,14 @@ class _Checker:
                 new = _Gradient(set(), self.geometry.mesh.divided)
                 self.gradients.setdefault(value, new).parts.update(parts)
 
-    def _sum(self, effect: Effect, sums: Sum) -> None:
+    def _sum(self, sums: Sum) -> None:
         """A gradient is summed once along each axis, and added to others that are summed along the same ones."""
-        source, target, axis = sums
+        source, target, axis, extent = sums
         found, before = self.gradients[source], self.gradients.get(target)
         _rule(not self.agreed, "ranks have agreed on the gradients already")
         _rule(axis in found.unsummed or self.geometry.mesh.size(axis) == 1, f"{source} is summed along {axis} already")
-        scattered = target in effect.adds or (effect.sends is not None and effect.sends.extent is SHARDED)
         summed = _Gradient(set(found.parts), found.unsummed - {axis},
-                           SHARDED if scattered and self.geometry.shards > 1 else found.extent)
+                           SHARDED if extent is SHARDED and self.geometry.shards > 1 else found.extent)
         if source != target:
             del self.gradients[source]
             if before is not None:
@@ -225,6 +239,8 @@ class _Checker:
 
     def finish(self) -> None:
         """What rests is there, current, and nothing else."""
+        for other in self.under_way:
+            raise IllegalSchedule(f"the {_name(other)} has not ended")
         rests = resting(self.geometry)
         left, gone = sorted(self.there - rests), sorted(rests - self.there)
         for value in gone:
@@ -235,6 +251,11 @@ class _Checker:
             _rule(self.version[value] == self.newest, f"{value} is stale: it lacks an update that others have had")
         _rule(self.limit is None or self.most <= self.limit,
               f"{self.most} units were gathered at once: above the limit")
+
+
+def _name(collective: Effect) -> str:
+    assert collective.sends is not None
+    return f"{collective.sends.op} of unit {collective.sends.unit}"
 
 
 def _rule(holds: bool, otherwise: str) -> None:

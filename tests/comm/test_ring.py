@@ -192,13 +192,12 @@ def test_workspace_is_bounded():
             channel.mem = Counting()
         outs = [flat[ring.chunk(flat.size, rank, size)] if own_chunk else np.empty(100, flat.dtype)
                 for rank, flat in enumerate(flats)]
-        generators = map(ring.reduce_scatter, channels, flats, outs)
         taken_in_order_of_rank = []
-        for generator in generators:
+        for arguments in zip(channels, flats, outs, strict=True):
             taken.clear()
-            first = next(generator)
-            taken_in_order_of_rank += taken
-            assert first is not None
+            steps = ring.reduce_scatter(*arguments)
+            taken_in_order_of_rank += taken  # before anything is sent
+            assert next(steps) is not None and len(taken) == 1
         assert taken_in_order_of_rank == want
 
 

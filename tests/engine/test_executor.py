@@ -82,7 +82,7 @@ def test_wrong_lists_are_refused_and_do_not_run(group, change):
 def test_units_refuse_to_compute_with_old_parameters(group):
     """Also past the validator."""
     unit = prepare(replace(CONFIG, stage="3"), group).state.units[1]
-    unit.unshard(Axis.SHARD)
+    unit.unshard(Axis.SHARD).finish()
     with pytest.raises(AssertionError, match="is gathered: its whole parameters would be old"):
         unit.optim_step(Update(Adam(), lr=1.0, step=1, factor=1.0))
     with pytest.raises(AssertionError, match="is whole"):

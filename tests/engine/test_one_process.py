@@ -11,12 +11,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from mpizero.comm import all_gather_values, barrier
+from mpizero.comm import all_gather_values, barrier, mixed
 from mpizero.engine import trainer
-from mpizero.engine import unit as unit_module
 from mpizero.engine.job import prepare
 from mpizero.engine.trainer import evaluate_loss, run_steps
-from mpizero.engine.unit import Unit
+from mpizero.engine.unit import Pending, Unit
 from mpizero.schedule.actions import AllGatherParam
 from tests.engine.runs import GPT, MLP, distance, outcome, run
 
@@ -136,11 +135,12 @@ def test_mutation_a_rank_counts_twice(several, wrong_by, monkeypatch):
 
 
 def test_mutation_reduction_left_out(several, wrong_by, monkeypatch):
-    def local_only(group, flat, out, *, accumulate, wire, unit, phase):
-        own = flat[group.rank * out.size : (group.rank + 1) * out.size]
+    def local_only(channel, flat, out, accumulate, wire):
+        own = flat[channel.rank * out.size : (channel.rank + 1) * out.size]
         np.copyto(out, out + own if accumulate else own)
+        return iter(())
 
-    monkeypatch.setattr(unit_module, "reduce_scatter", local_only)
+    monkeypatch.setattr(mixed, "reduce_scatter", local_only)
     assert wrong_by(prepare(CONFIG, several)) > FAR
 
 
@@ -149,9 +149,13 @@ def test_mutation_stale_shard(several, wrong_by, monkeypatch):
     unshard, first = Unit.unshard, {}
 
     def stale(unit, axis):
-        unshard(unit, axis)
-        kept = first.setdefault(unit.layout.name, unit.whole_param.copy())
-        unit.whole_param[:] = kept
+        pending = unshard(unit, axis)
+
+        def done():
+            pending.done()
+            unit.whole_param[:] = first.setdefault(unit.layout.name, unit.whole_param.copy())
+
+        return Pending(pending.collective, done)
 
     monkeypatch.setattr(Unit, "unshard", stale)
     assert wrong_by(prepare(replace(CONFIG, stage="3"), several)) > FAR

@@ -12,7 +12,7 @@ from mpizero.engine.job import prepare
 from mpizero.engine.trainer import AGREEMENT_OPS, run_steps
 from mpizero.errors import ConfigError
 from tests.engine.plans import run_as_planned
-from tests.engine.runs import GPT, MLP, run
+from tests.engine.runs import GPT, MLP, distance, run
 
 OPTIONS = [{"backward_prefetch": 2, "forward_prefetch": 1, "keep_last_unit": True}, {"backward_prefetch": 1},
            {"backward_prefetch": 9, "forward_prefetch": 9, "limit_all_gathers": 3}]
@@ -70,3 +70,11 @@ def test_other_stages_gather_nothing_and_stay_as_they_are(group, stage):
 def test_impossible_depths(wrong, words):
     with pytest.raises(ConfigError, match=words):
         TrainConfig(stage="3", **wrong).resolved()
+
+
+@pytest.mark.parametrize("wrap", ["layer", "block", "40kB", "1GB"])
+def test_units_by_a_word(group, wrap):
+    """Other units, so other chunks, in which the ranks' gradients are added in another order."""
+    plain = replace(MLP, stage="3", steps=2, dtype="float32", clip=None)
+    expected, wrapped = run(plain, group)[1], replace(plain, wrap=wrap, overlap="on", backward_prefetch=1)
+    assert distance(run_as_planned(wrapped, group)[1], expected) < 1e-5

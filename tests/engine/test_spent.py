@@ -20,7 +20,7 @@ MLP = TrainConfig(steps=6, hidden=16, batch_size=4)
 
 
 def record(seconds: float, waited: float) -> Record:
-    return Record("all_gather", "u", "forward", "g", "float32", 1, 0, 0, 0, seconds, waited=waited)
+    return Record("all_gather", "u", "forward", "g", "float32", 1, 0, 0, 0, seconds, waited=waited, exposed=seconds)
 
 
 def test_parts_by_hand():

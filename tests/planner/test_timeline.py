@@ -15,7 +15,9 @@ from mpizero.planner.costs import Costs, machine_costs
 from mpizero.planner.model import flat, gpt
 from mpizero.planner.timeline import COMMUNICATION, COMPUTE, gantt, simulate
 from mpizero.schedule import STRATEGIES, effect_of, show
-from mpizero.schedule.actions import Agree, Backward, Forward, OptimStep, Phase, Reshard, Unshard
+from mpizero.schedule.actions import (
+    Agree, AwaitFree, Backward, Begin, End, Forward, OptimStep, Phase, Reshard, Unshard,
+)
 from tests.schedule.models import models
 from tests.schedule.toys import chain, setup, step, tied
 
@@ -24,7 +26,7 @@ LECTURE = Costs(forward=2, backward=4, all_gather=1.5, reduce_scatter=1.5)
 
 def gradients(units, numel=64, stage="3", spec=None, **options):
     """The accumulating part of a step on 64 ranks, and what it is about."""
-    made = setup(stage, spec or chain((numel,) * units), 64, **options)
+    made = setup(stage, spec or chain((numel,) * units), 64, **{"overlap": True} | options)
     return made.lists.accumulate, made.geometry
 
 
@@ -45,7 +47,7 @@ def ends(timeline):
         "A0AA1A A2A A3A A2A         R3RA1A  R2RA0A  R1R     R0R                  "]),
 ], ids=["no overlap", "no prefetch", "prefetch"])
 def test_charts_of_the_lecture(options, overlap, finish, chart):
-    timeline = simulate(*gradients(4, keep_last_unit=True, **options), LECTURE, limit=2, overlap=overlap)
+    timeline = simulate(*gradients(4, keep_last_unit=True, limit_all_gathers=2, overlap=overlap, **options), LECTURE)
     assert (timeline.finish, timeline.compute, timeline.peak_gathered) == (finish, 24.0, 2)
     assert gantt(timeline, scale=2) == f"compute |{chart[0]}|\ncomm    |{chart[1]}|"
 
@@ -61,7 +63,7 @@ def large():
 
 
 def play(large, limit=None, issue_seconds=0.0, **options):
-    return simulate(*gradients(40, BLOCK, keep_last_unit=True, **options), large, limit=limit,
+    return simulate(*gradients(40, BLOCK, keep_last_unit=True, limit_all_gathers=limit, **options), large,
                     issue_seconds=issue_seconds)
 
 
@@ -133,14 +135,14 @@ def test_whole_parameters_and_reductions_behind_backward():
 
 
 def test_reductions_of_a_microbatch_overlap_the_next_forward():
-    timeline = simulate(*gradients(1, stage="2", accumulation=2), Costs(forward=2, backward=4, reduce_scatter=3))
+    timeline = simulate(*gradients(1, stage="2", accumulation=2), Costs(forward=2, backward=4, reduce_scatter=2))
     computed, sent = ([(event.start, event.end) for event in timeline.events if event.stream == stream]
                       for stream in (COMPUTE, COMMUNICATION))
-    assert computed == [(0, 2), (2, 6), (6, 8), (8, 12)] and sent == [(6, 9), (12, 15)]
+    assert computed == [(0, 2), (2, 6), (6, 8), (8, 12)] and sent == [(6, 8), (12, 14)]
 
 
 def test_a_whole_step_waits_for_all_gradients_and_gathers_what_it_updated():
-    actions, geometry = step("2", chain((64, 64)), 64)
+    actions, geometry = step("2", chain((64, 64)), 64, overlap=True)
     costs = Costs(forward=1, backward=2, reduce_scatter=(3, 7), all_gather=(5, 6), optim_step=4)
     timeline = simulate(actions, geometry, costs)
     seen = ends(timeline)
@@ -151,7 +153,7 @@ def test_a_whole_step_waits_for_all_gradients_and_gathers_what_it_updated():
     assert updates == [(14, 18), (18, 23), (18, 22), (23, 29)]
     twice = simulate([*actions, *actions], geometry, costs)
     assert min(event.start for event in twice.events[len(twice.events) // 2:]
-               if isinstance(event.action, Forward)) == 23
+               if isinstance(event.action, Forward)) == 29
 
 
 @pytest.mark.parametrize("stage, shards, seconds, begin", [
@@ -167,21 +169,53 @@ def test_an_update_waits_for_the_sum_of_its_gradient(stage, shards, seconds, beg
 
 
 def test_stage_3_gathers_what_it_updated():
-    actions, geometry = step("3", chain((64, 64)), 64)
+    actions, geometry = step("3", chain((64, 64)), 64, overlap=True)
     timeline = simulate([*actions, *actions], geometry, Costs(optim_step=4, all_gather=1))
     update, gather = ([event for event in timeline.events if event.action == action]
                       for action in (OptimStep(0), Unshard(0)))
     assert gather[2].start == update[0].end == 8
 
 
-def test_the_limit_waits_for_as_many_as_it_takes():
-    """By hand: the list gathers two units whatever the limit; with one, the third gather waits for both. A gather for
-    nothing ends."""
+def test_a_host_waits_for_memory_where_the_list_says_so():
+    """By hand: for the first of two units, for both, for none. A gather for nothing ends."""
     geometry = gradients(3)[1]
-    actions = [Unshard(0), Unshard(1), Forward(0, 0), Reshard(0), Forward(1, 0), Reshard(1), Unshard(2)]
-    assert simulate(actions, geometry, LECTURE, limit=1).events[-1].issue == 5.5
-    assert simulate(actions, geometry, LECTURE, limit=2).events[-1].issue == 3.5
-    assert simulate([Unshard(0), Reshard(0), Unshard(1)], geometry, LECTURE, limit=1).events[-1].issue == 1.5
+    begun = [Begin(Unshard(0)), Begin(Unshard(1)), End(Unshard(0)), Forward(0, 0), Reshard(0), End(Unshard(1)),
+             Forward(1, 0), Reshard(1)]
+    for awaited, issue in (([0], 3.5), ([1], 5.5), ([0, 1], 5.5), ([], 0)):
+        actions = [*begun, *map(AwaitFree, awaited), Begin(Unshard(2)), End(Unshard(2))]
+        assert simulate(actions, geometry, LECTURE).events[-1].issue == issue
+    nothing = [Unshard(0), Reshard(0), AwaitFree(0), Unshard(1)]
+    assert simulate(nothing, geometry, LECTURE).events[-1].issue == 1.5
+
+
+@pytest.mark.parametrize("depth, finish", [(0, 61.5), (1, 54.0)])
+def test_the_limit_is_the_list_s(depth, finish):
+    """Six units, one gathered at once: the same for a host that runs ahead, and for one that computes. Of 36 s of
+    computation no gather is hidden; a reduction is behind the next gather alone, which comes first with prefetch."""
+    actions = gradients(6, keep_last_unit=True, backward_prefetch=depth, limit_all_gathers=1)
+    for ahead in (True, False):
+        timeline = simulate(*actions, LECTURE, ahead=ahead)
+        assert (timeline.finish, timeline.peak_gathered) == (finish, 1)
+
+
+def test_whoever_computes_runs_ahead_of_nothing():
+    """A rank that computes gathers for forward only when it has time, and never holds more than the list does."""
+    options = {"keep_last_unit": True, "backward_prefetch": 1, "limit_all_gathers": 2}
+    timeline = simulate(*gradients(4, **options), LECTURE, ahead=False)
+    assert (timeline.finish, timeline.peak_gathered) == (4 * 1.5 + 24 + 1.5, 2)  # forward's gathers, the last reduction
+    timeline = simulate(*gradients(4, forward_prefetch=1, **options), LECTURE, ahead=False)
+    assert timeline.finish == 1.5 + 24 + 1.5
+    assert timeline.communication == 4 * 1.5 + 3 * 1.5 + 4 * 1.5
+
+
+def test_replicas_have_a_stream_of_their_own():
+    """The sum across replicas goes on beside the next reduction inside the shard group."""
+    timeline = simulate(*gradients(3, stage="2", spec=chain((64,) * 3), shards=8),
+                        Costs(forward=1, backward=2, reduce_scatter=2, all_reduce_shard=3))
+    seen = ends(timeline)
+    assert timeline.streams == ["compute", "communication", "replicas"]
+    assert [seen[f"ReduceScatterGrad({unit})"] for unit in (2, 1, 0)] == [(5, 7), (7, 9), (9, 11)]
+    assert [seen[f"AllReduceShard({unit})"] for unit in (2, 1, 0)] == [(7, 10), (10, 13), (13, 16)]
 
 
 def test_segments_name_the_units_they_read():
@@ -194,8 +228,7 @@ def test_segments_name_the_units_they_read():
 
 
 def test_one_segment_may_need_more_than_the_limit():
-    assert simulate(*gradients(3, spec=tied()), LECTURE, limit=1).peak_gathered == 2
-    assert simulate(*gradients(4, backward_prefetch=3, forward_prefetch=3), LECTURE, limit=2).peak_gathered == 4
+    assert simulate(*gradients(3, spec=tied(), limit_all_gathers=1), LECTURE).peak_gathered == 2
 
 
 def test_the_cpu_issues_one_after_the_other():
@@ -222,8 +255,6 @@ def test_a_chart_fits_its_width():
 @pytest.mark.parametrize("wrong, words", [
     (lambda: Costs(all_gather=-1.5), "all-gather cannot take -1.5 seconds: give a number of at least 0"),
     (lambda: Costs(forward=(1, float("nan"))), "forward cannot take nan seconds"),
-    (lambda: simulate(*gradients(1), LECTURE, limit=0),
-     "a limit of 0 gathered units lets no segment run: give at least 1"),
     (lambda: simulate(*gradients(1), LECTURE, issue_seconds=float("inf")), "issuing cannot take inf seconds"),
 ])
 def test_impossible_numbers(wrong, words):
@@ -240,12 +271,13 @@ SECONDS = st.integers(0, 5)
 @given(spec=models(), stage=st.sampled_from(list(STRATEGIES)),
        costs=st.builds(Costs, SECONDS, SECONDS, SECONDS, SECONDS, SECONDS),
        depth=st.integers(0, 3), keep=st.booleans(), limit=st.none() | st.integers(1, 4),
-       issue=st.sampled_from([0, 0.5]))
-def test_rules_of_every_timeline(spec, stage, costs, depth, keep, limit, issue):
-    made = setup(stage, spec, 4, accumulation=2, backward_prefetch=depth, keep_last_unit=keep)
-    wrapping = made.wrapping
-    alone, both = (simulate(made.lists.accumulate, made.geometry, costs, limit=limit, overlap=overlap,
-                            issue_seconds=issue) for overlap in (False, True))
+       ahead=st.booleans(), issue=st.sampled_from([0, 0.5]))
+def test_rules_of_every_timeline(spec, stage, costs, depth, keep, limit, ahead, issue):
+    alone, both = (setup(stage, spec, 4, accumulation=2, backward_prefetch=depth, keep_last_unit=keep,
+                         limit_all_gathers=limit, overlap=overlap) for overlap in (False, True))
+    wrapping = both.wrapping
+    alone, both = (simulate(made.lists.accumulate, made.geometry, costs, ahead=ahead, issue_seconds=issue)
+                   for made in (alone, both))
     assert both.finish <= alone.finish and both.compute == alone.compute
     assert issue or alone.finish == sum(event.end - event.start for event in alone.events)
     for timeline in (alone, both):
@@ -255,8 +287,7 @@ def test_rules_of_every_timeline(spec, stage, costs, depth, keep, limit, issue):
         assert all(event.issue <= event.start for event in timeline.events)
         _computes_after_its_gathers(timeline, wrapping)
         widest = max(len(use.units) for use in wrapping.segments)
-        most = (1 + depth) * widest + len(wrapping.segments[-1].units)  # that the list itself gathers
-        assert limit is None or timeline.peak_gathered <= max(limit, most)
+        assert limit is None or timeline.peak_gathered <= max(limit, widest)
 
 
 def _computes_after_its_gathers(timeline, wrapping):

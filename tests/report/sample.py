@@ -10,6 +10,7 @@ import math
 from pathlib import Path
 from typing import Any
 
+from mpizero.engine.simulated import simulated
 from mpizero.layout import ActivationBytes, Axis, ModelSpec, SegmentBytes
 from mpizero.memory.kinds import ACTIVATION, UNSHARDED_GRAD, WORKSPACE
 from mpizero.planner import (
@@ -75,6 +76,7 @@ def sample(ranks: int = 4, units: int = 5, stage: str = "3", shards: int | None 
     traffic = plan_traffic(actions, geometry)
     trace = {"step": steps - 1, "stage": stage, "model": "mlp", "dtype": "float16", "world_size": ranks,
              "capacity": capacity, "ranks": _Run(geometry, counted, counted if activations_planned else plan).play()}
+    trace["simulated"] = simulated(actions, trace["ranks"], geometry)
     done = trace["ranks"][0]["actions"]
     same = {"lr": 0.01, "loss_scale": 65536.0, "per_second": 5100.0, "live_bytes": sum(done[-1]["live"].values()),
             "peak_bytes": max(row["peak_bytes"] for row in done), "sent_bytes": sent_bytes(traffic)}
@@ -182,7 +184,8 @@ class _Run:
         right = [mesh.successor(rank, send.axis) for rank in ranks]
         each = {rank: {"op": send.op, "unit": self._label(action), "phase": phase, "group": str(send.axis),
                        "begin_s": self.clock[rank], "end_s": 0.0, "bytes_sent": send.nbytes,
-                       "bytes_received": send.nbytes, "messages": send.rounds, "sends": [], "arrivals": []}
+                       "bytes_received": send.nbytes, "messages": send.rounds, "exposed_s": 0.0, "sends": [],
+                       "arrivals": []}
                 for rank in ranks}
         for _ in range(send.rounds):
             nbytes = send.nbytes // send.rounds
@@ -195,4 +198,5 @@ class _Run:
         for rank, record in each.items():
             self.clock[rank] += 1e-6
             record["end_s"] = self.clock[rank]
+            record["exposed_s"] = record["end_s"] - record["begin_s"]
             self.rows[rank]["collectives"].append(record)

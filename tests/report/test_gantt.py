@@ -36,12 +36,15 @@ def test_gantt_bars_are_the_runs():
         for track, rows in enumerate((computed, [(row, row["op"]) for row in rank["collectives"]])):
             expected += [(2.25 * index + track - 0.42, 1e6 * row["begin_s"], 1e6 * row["end_s"], name)
                          for row, name in rows]
+    works = {"forward": "forward", "backward": "backward", "optim_step": "update"}
+    expected += [(2.25 * 2 + (event["stream"] != "compute") - 0.42, 1e6 * event["begin_s"], 1e6 * event["end_s"],
+                  works.get(event["work"], event["work"])) for event in trace["simulated"]["events"]]
     expected.sort()
     assert np.allclose([box[:3] for box in boxes], [box[:3] for box in expected])
     assert [box[3] for box in boxes] == [box[3] for box in expected]
     assert {box[3] for box in boxes} == {"forward", "backward", "update", "other", "all_gather", "reduce_scatter"}
     labels = [label.get_text() for label in axes.get_yticklabels()]
-    assert labels == ["rank 0\nnode0", "rank 1\nnode0"]
+    assert labels == ["rank 0\nnode0", "rank 1\nnode0", "simulated"]
 
 
 def test_memory_and_traffic_share_the_axis_of_time():
@@ -99,7 +102,7 @@ def test_many_ranks_are_cut_and_that_is_said():
     _, _, trace = sample(ranks=18, units=3)
     figure = draw_gantt(trace)
     assert "ranks 0 to 15 of 18" in figure.axes[2].get_title(loc="left").replace("\n", " ")
-    assert len(figure.axes[2].get_yticks()) == gantt.SHOWN
+    assert len(figure.axes[2].get_yticks()) == gantt.SHOWN + 1  # and as simulated
 
 
 def test_collectives_at_one_time_share_their_row():

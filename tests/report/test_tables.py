@@ -14,7 +14,7 @@ from tests.report.sample import begun, log_of
 def test_tables_are_the_logs():
     log = log_of(ranks=4, units=5, steps=3, skipped=(1,))
     found = {table.name: table for table in tables(log)}
-    assert list(found) == ["run", "memory", "traffic", "time", "units", "collectives", "actions", "steps"]
+    assert list(found) == ["run", "memory", "traffic", "time", "overlap", "units", "collectives", "actions", "steps"]
     for table in found.values():
         assert table.rows and all(set(row) == set(table.columns) for row in table.rows)
     json.dumps([table.rows for table in found.values()], allow_nan=False)

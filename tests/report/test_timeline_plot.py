@@ -17,8 +17,9 @@ COSTS = Costs(forward=2, backward=4, all_gather=1.5, reduce_scatter=1.5, optim_s
 
 
 def lecture(units=4, whole=False, **options) -> Timeline:
-    setup = set_up(chain((64,) * units), 64, StepSettings("3", keep_last_unit=True, **options))
-    return simulate(setup.lists.step() if whole else setup.lists.accumulate, setup.geometry, COSTS, limit=2)
+    settings = StepSettings("3", keep_last_unit=True, limit_all_gathers=2, overlap=True, **options)
+    setup = set_up(chain((64,) * units), 64, settings)
+    return simulate(setup.lists.step() if whole else setup.lists.accumulate, setup.geometry, COSTS)
 
 
 @pytest.mark.parametrize("units", [3, 12, 40])
@@ -60,9 +61,16 @@ def test_bars_are_the_events():
     assert labels[:4] == ["A0", "F0", "A1", "F1"] and labels[-3:] == ["R1", "B0", "R0"]
 
 
+def test_replicas_have_a_row_of_their_own():
+    setup = set_up(chain((64,) * 3), 64, StepSettings("2", 8, overlap=True))
+    costs = Costs(forward=1, backward=2, reduce_scatter=2, all_reduce_shard=3)
+    (axes,) = draw_timeline(simulate(setup.lists.accumulate, setup.geometry, costs)).axes
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["compute", "communication", "replicas"]
+
+
 def test_times_have_a_unit_that_suits():
     costs = Costs(forward=0.021, backward=0.042, all_gather=0.013)
-    setup = set_up(chain((64,)), 2, StepSettings("3"))
+    setup = set_up(chain((64,)), 2, StepSettings("3", overlap=True))
     (axes,) = draw_timeline(simulate(setup.lists.accumulate, setup.geometry, costs)).axes
     assert axes.get_xlabel() == "time since the step began (ms)"
     assert axes.get_title(loc="left") == (

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Sequence
 from itertools import takewhile
 
 from mpizero.layout.wrapping import SegmentUse
-from mpizero.schedule.actions import Action, Backward, Forward, Phase, Reshard, Unshard
+from mpizero.schedule.actions import Action, AwaitFree, Backward, Forward, Phase, Reshard, Unshard
 
 
 def backward_prefetch(actions: Iterable[Action], depth: int) -> list[Action]:
@@ -58,19 +59,24 @@ def keep_last_unit(actions: Iterable[Action]) -> list[Action]:
 def limit_all_gathers(actions: Iterable[Action], limit: int, segments: Sequence[SegmentUse]) -> list[Action]:
     """At most `limit` units gathered at once: a gather beyond that waits for a Reshard, or until a segment needs it.
 
-    FSDP, sec. 3.4.2.
+    And since a host may run ahead of its device: before a gather it waits until so few of the units that are freed
+    still hold their memory. FSDP, sec. 3.4.2.
     """
     out: list[Action] = []
     waiting: list[Unshard] = []
-    gathered = 0
+    gathered, leaving = 0, deque[int]()  # units freed, for whose memory nobody has waited
     for action in actions:
         if isinstance(action, Unshard):
             waiting.append(action)
             continue
         needed = segments[action.segment].units if isinstance(action, Forward | Backward) else ()
         while waiting and (gathered < limit or any(gather.unit in needed for gather in waiting)):
+            while leaving and gathered + len(leaving) >= limit:
+                out.append(AwaitFree(leaving.popleft()))
             out.append(waiting.pop(0))
             gathered += 1
         out.append(action)
-        gathered -= isinstance(action, Reshard)
+        if isinstance(action, Reshard):
+            gathered -= 1
+            leaving.append(action.unit)
     return out + waiting

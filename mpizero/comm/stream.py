@@ -1,0 +1,162 @@
+"""What drives collectives while a rank computes.
+
+Those of a group go one after the other, in the order in which they were begun; those of different groups side by side.
+Which stream drives them changes no bit and no byte.
+
+[Note: A thread] tests for messages, and sleeps where there are none, so that it takes little of the core that
+computes. Only one thread at a time calls MPI, whoever holds the lock.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections import deque
+from typing import final
+
+import numpy as np
+
+from mpizero.comm.collective import Collective
+from mpizero.comm.wait import gave_up, wait
+
+SHORTEST_SLEEP, LONGEST_SLEEP = 20e-6, 500e-6  # of the thread, while nothing moves: doubled each time
+IDLE = 1.0  # seconds without work after which the thread ends; it is started again when there is some
+POLL_EVERY = 100e-6  # seconds between two looks, however often an operator begins
+
+
+@final
+class Queues:
+    """The collectives under way, by group."""
+
+    def __init__(self) -> None:
+        self._by_group: dict[str, deque[Collective]] = {}
+
+    def __bool__(self) -> bool:
+        return any(self._by_group.values())
+
+    def add(self, collective: Collective) -> None:
+        self._by_group.setdefault(collective.channel.group.name, deque()).append(collective)
+
+    def advance(self) -> bool:
+        """Take a step of the first of each queue. Whether one moved."""
+        moved = False
+        for queue in self._by_group.values():
+            if queue:
+                moved |= queue[0].advance()
+                if queue[0].over:
+                    queue.popleft()
+        return moved
+
+    def clear(self) -> None:
+        self._by_group.clear()
+
+
+class Stream(ABC):
+    """Collectives go in by `begin`, and come out by `finish`."""
+
+    def __init__(self) -> None:
+        self.queues = Queues()
+
+    @abstractmethod
+    def begin(self, collective: Collective) -> None:
+        """Set it going as soon as those of its group that were begun before are over."""
+
+    @abstractmethod
+    def finish(self, collective: Collective) -> None:
+        """Wait until it is over, and write its record. CommunicationError where that takes too long, or MPI fails."""
+
+    def poll(self) -> None:
+        """Called now and then by who computes."""
+
+    def abandon(self) -> None:
+        """Forget what is under way: the job ends."""
+        self.queues.clear()
+
+
+@final
+class Polled(Stream):
+    """Goes on where an operator begins."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._due = 0.0
+
+    def begin(self, collective: Collective) -> None:
+        self.queues.add(collective)
+        self.queues.advance()
+
+    def poll(self) -> None:
+        if self.queues and (now := time.perf_counter()) >= self._due:
+            while self.queues.advance():
+                pass
+            self._due = time.perf_counter() + POLL_EVERY if now else 0.0
+
+    def finish(self, collective: Collective) -> None:
+        since = time.perf_counter()
+        while not collective.over:
+            if not wait(self.queues.advance, tests=collective.channel.group.tests, lack=collective.lack):
+                raise gave_up(collective.lack())
+        collective.record(since)
+
+
+@final
+class Threaded(Stream):
+    """See [Note: A thread]."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._lock = threading.Lock()
+        self._work = threading.Condition(self._lock)
+        self._thread: threading.Thread | None = None
+        self._error: BaseException | None = None
+        self._main_waits = False
+
+    def begin(self, collective: Collective) -> None:
+        with self._lock:
+            self.queues.add(collective)
+            self.queues.advance()
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._drive, name="communication", daemon=True)
+                self._thread.start()
+            self._work.notify()
+
+    def finish(self, collective: Collective) -> None:
+        since = time.perf_counter()
+        self._main_waits = True  # and drives: two would only take turns
+        try:
+            while not collective.over:
+                if not wait(self._advance, tests=collective.channel.group.tests, lack=collective.lack):
+                    raise gave_up(collective.lack())
+        finally:
+            self._main_waits = False
+        with self._lock:
+            collective.record(since)
+
+    def abandon(self) -> None:
+        with self._lock:
+            super().abandon()
+
+    def _advance(self) -> bool:
+        with self._lock:
+            if self._error is not None:
+                raise self._error
+            return self.queues.advance()
+
+    def _drive(self) -> None:
+        """Of the thread: until there has been nothing to do for a while."""
+        sleep = SHORTEST_SLEEP
+        with np.errstate(over="ignore", invalid="ignore"):
+            while True:
+                with self._lock:
+                    if not self.queues and not self._work.wait_for(lambda: bool(self.queues), IDLE):
+                        self._thread = None
+                        return
+                    try:
+                        moved = not self._main_waits and self.queues.advance()
+                    except BaseException as error:  # the rank that computes raises it where it waits
+                        self._error = error
+                        self.queues.clear()
+                        continue
+                sleep = SHORTEST_SLEEP if moved else min(2 * sleep, LONGEST_SLEEP)
+                time.sleep(0 if moved else sleep)

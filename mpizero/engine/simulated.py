@@ -1,0 +1,73 @@
+"""The traced step as the simulator plays it: the same list, with the seconds that its own actions took.
+
+Where the two differ, something the list does not know has cost time: a rank that came late, collectives that nobody
+drove, cores that were shared.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from statistics import fmean
+from typing import Any
+
+from mpizero.layout import Axis, Geometry
+from mpizero.planner.costs import Costs
+from mpizero.planner.timeline import Timeline, simulate
+from mpizero.schedule import Action, effect_of
+
+Row = dict[str, Any]
+
+
+def simulated(actions: Sequence[Action], ranks: Sequence[Row], geometry: Geometry) -> Row:
+    """What trace.json says of it. ranks: their parts of the trace, times on one clock."""
+    timeline = simulate(actions, geometry, measured_costs(actions, ranks, geometry), ahead=False)
+    labels = {"segment": [segment.name for segment in geometry.wrapping.segments],
+              "unit": [unit.name for unit in geometry.wrapping.units]}
+    return {"seconds": timeline.finish, "compute_s": timeline.compute, "communication_s": timeline.communication,
+            "events": list(_events(timeline, labels))}
+
+
+def _events(timeline: Timeline, labels: dict[str, list[str]]) -> Iterator[Row]:
+    for event in timeline.events:
+        of = "segment" if event.work.kind in ("forward", "backward") else "unit"
+        yield {"work": event.work.kind, "label": labels[of][event.work.index], "stream": event.stream,
+               "begin_s": event.start, "end_s": event.end}
+
+
+def measured_costs(actions: Sequence[Action], ranks: Sequence[Row], geometry: Geometry) -> Costs:
+    """Of computation the mean of the ranks; of a collective what it took once the last of its ranks had come."""
+    spent: dict[tuple[str, str], list[float]] = defaultdict(list)
+    for number, action in enumerate(actions):
+        effect = effect_of(action, geometry)
+        if effect.computes and effect.work is not None:
+            label = ranks[0]["actions"][number]["label"]
+            spent[effect.work.kind, label] += [_seconds(rank["actions"][number]) for rank in ranks]
+    for kind, label, seconds in _transfers(ranks, geometry):
+        spent[kind, label].append(seconds)
+
+    def of(kind: str, names: Iterable[str]) -> list[float]:
+        return [fmean(spent.get((kind, name), [0.0])) for name in names]
+
+    segments = [segment.name for segment in geometry.wrapping.segments]
+    units = [unit.name for unit in geometry.wrapping.units]
+    return Costs(of("forward", segments), of("backward", segments), of("all_gather", units),
+                 of("reduce_scatter", units), of("all_reduce", units), of("all_reduce_shard", units),
+                 of("optim_step", units))
+
+
+def _transfers(ranks: Sequence[Row], geometry: Geometry) -> Iterator[tuple[str, str, float]]:
+    """Kind of work, unit and seconds of every collective of every group."""
+    for axis in Axis:
+        for members in {tuple(rank["groups"][axis.value]) for rank in ranks}:
+            columns = [[each for each in ranks[member]["collectives"] if each["group"] == axis.value]
+                       for member in members]
+            for found in zip(*columns, strict=True):
+                across = axis is Axis.REPLICATE and geometry.shards > 1
+                kind = "all_reduce_shard" if across and found[0]["op"] == "all_reduce" else found[0]["op"]
+                last = max(each["begin_s"] for each in found)
+                yield kind, found[0]["unit"], max(max(each["end_s"] for each in found) - last, 0.0)
+
+
+def _seconds(row: Row) -> float:
+    return row["end_s"] - row["begin_s"]

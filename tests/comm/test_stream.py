@@ -1,0 +1,85 @@
+"""Streams: collectives that were begun come out right, in any order, whoever drives them; and what is counted of
+them."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+import pytest
+
+from mpizero.comm import Polled, Threaded, TrafficLog, begin_all_gather, begin_all_reduce, begin_reduce_scatter
+from mpizero.memory.ledger import Ledger
+
+pytestmark = pytest.mark.mpi(min_size=2)
+
+
+@pytest.fixture(params=[Polled, Threaded])
+def stream(request):
+    return request.param()
+
+
+def begun(world, stream, count=4):
+    """Collectives under way, each with what it must come to and where it comes to that."""
+    rank, size = world.rank, world.size
+    for number in range(count):
+        flat = np.full(size * 5000, float(rank + number))
+        total = float(sum(range(size)) + size * number)
+        match number % 3:
+            case 0:
+                out = np.empty(5000)
+                made, expected = begin_reduce_scatter(world, flat, out, unit=str(number)), np.full(5000, total)
+            case 1:
+                out, made = flat, begin_all_gather(world, flat, unit=str(number))
+                expected = np.repeat(np.arange(size) + float(number), 5000)
+            case _:
+                out, made, expected = flat, begin_all_reduce(world, flat, unit=str(number)), np.full(flat.size, total)
+        stream.begin(made)
+        yield made, out, expected
+
+
+@pytest.mark.parametrize("backwards", [False, True])
+def test_any_order(world, stream, backwards):
+    """Ends come in any order; results are those of blocking calls."""
+    found = list(begun(world, stream, 7))
+    for collective, out, expected in reversed(found) if backwards else found:
+        stream.poll()
+        stream.finish(collective)
+        assert np.array_equal(out, expected)
+    assert not stream.queues
+
+
+def test_a_record_for_each(world, stream):
+    log = TrafficLog()
+    for collective, _, _ in list(begun(world.using(log=log), stream)):
+        stream.finish(collective)
+    assert [(record.op, record.unit) for record in log.records] == [
+        ("reduce_scatter", "0"), ("all_gather", "1"), ("all_reduce", "2"), ("reduce_scatter", "3")]
+    chunk = 8 * 5000 * (world.size - 1)
+    assert [record.bytes_sent for record in log.records] == [chunk, chunk, 2 * chunk, chunk]
+
+
+def test_hidden_seconds_are_not_exposed(world):
+    """A thread sends while this rank sleeps: nobody waits for it then."""
+    log, stream = TrafficLog(), Threaded()
+    (collective, _, _), = begun(world.using(log=log), stream, 1)
+    deadline = time.monotonic() + 60
+    while not collective.over and time.monotonic() < deadline:
+        time.sleep(0.01)
+    time.sleep(0.05)
+    stream.finish(collective)
+    (record,) = log.records
+    assert record.exposed == record.waited == 0 < record.seconds
+
+
+def test_workspace_lives_until_nobody_holds_the_collective(world, stream):
+    ledger = Ledger()
+    flat, out = np.ones(world.size * 5000), np.ones(5000)
+    collective = begin_reduce_scatter(world.using(mem=ledger), flat, out, accumulate=True)
+    taken = ledger.live["workspace"]
+    assert taken > 0
+    stream.begin(collective)
+    stream.finish(collective)
+    assert ledger.live["workspace"] == taken
+    del collective
+    assert ledger.live["workspace"] == 0
