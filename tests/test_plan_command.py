@@ -131,16 +131,20 @@ def test_help_has_an_example(capsys, name, monkeypatch):
     assert max(map(len, out.splitlines())) <= WIDTH
 
 
+OWN = "from mpizero.comm import run_main; run_main(lambda: print('done'))"  # a program of a user's
+
+
 @pytest.mark.parametrize("unbuffered", ["", "1"])
-@pytest.mark.parametrize("command", ["plan memory --params 7e9 --ranks 4", "plan --help", "train --help",
-                                     "train --steps 0"])
-def test_a_full_disk_gets_a_sentence(command, unbuffered):
+@pytest.mark.parametrize("words", [["-m", *command.split()] for command in (
+    "mpizero.plan memory --params 7e9 --ranks 4", "mpizero.plan --help", "mpizero.train --help",
+    "mpizero.train --steps 0")] + [["-c", OWN]], ids=lambda words: words[-1][:20])
+def test_a_full_disk_gets_a_sentence(words, unbuffered):
     """Python writes at once or when the program ends, as it is told."""
     if not os.path.exists("/dev/full"):
         pytest.skip("no /dev/full here")
     with open("/dev/full", "w") as full:
-        end = subprocess.run([sys.executable, "-m", *f"mpizero.{command}".split()], stdout=full, stderr=subprocess.PIPE,
-                             text=True, cwd=ROOT, env=clean_environment({"PYTHONUNBUFFERED": unbuffered}))
+        end = subprocess.run([sys.executable, *words], stdout=full, stderr=subprocess.PIPE, text=True, cwd=ROOT,
+                             env=clean_environment({"PYTHONUNBUFFERED": unbuffered}))
     assert (end.returncode, end.stderr.count("\n")) == (2, 1), end.stderr
     assert "mpizero: error: standard output cannot be written: No space left on device" in end.stderr
 

@@ -83,6 +83,7 @@ def formula_sizes(placement: Placement, volume: int, dtype: str, wire: str, sums
     """Bytes of an element in each of the `volume` times that it is sent: a gradient to be summed, its sum where ranks
     gather that, and parameters where they are gathered, once a step or, where they are sharded, twice."""
     gathers = 2 if placement.params is SHARDED else 1 if placement.optim is SHARDED else 0
+    assert volume > gathers, f"{volume} psi are too few for {gathers} gathers and a reduction"
     return [ITEMSIZE[name] for name in (wire, *[sums] * (volume - 1 - gathers), *[dtype] * gathers)]
 
 

@@ -130,7 +130,7 @@ def time_table(trace: dict[str, Any]) -> Table:
         parts["collectives"] = sum(1e3 * row["exposed_s"] for row in rank["collectives"])
         rows.append(_pick(rank | parts | {"rest": 1e3 * whole - sum(parts.values()), "step": 1e3 * whole}, columns))
     return Table("time", f"Time in step {trace['step'] + 1}, milliseconds", columns, rows,
-                 "Collectives: where the rank did nothing else, waiting for others included. Rest: all else, as data, the "
+                 "Collectives: where it did nothing else, waiting for others included. Rest: all else, as data, the "
                  f"loss and bookkeeping.{_clocks(trace['ranks'])}")
 
 

@@ -81,3 +81,11 @@ def test_a_device_that_is_just_large_enough(group):
     run_steps(prepare(replace(config, device_memory=f"{needed}B"), group))
     with pytest.raises(OutOfDeviceMemory, match="bytes asked for|bytes of"):
         run_steps(prepare(replace(config, device_memory=f"{needed - 1}B"), group))
+
+
+def test_peaks_are_of_the_steps_not_of_setting_up(group):
+    job = prepare(MLP, group)
+    job.ledger.empty(10**7, np.uint8, "workspace")  # gone at once
+    assert job.ledger.peak_bytes > 10**7
+    run_steps(job, steps=1)
+    assert 0 < job.ledger.peak_bytes < 10**7

@@ -51,7 +51,7 @@ def test_update_block():
 @given(shapes, st.lists(st.sampled_from([None, True, False]), min_size=6, max_size=6), st.integers(1, 16), st.data())
 def test_what_decays_of_a_slice(shapes, decays, ranks, data):
     """Element by element; ranges are sorted and do not touch."""
-    params = [ParamSpec(f"p{i}", shape, decays[i]) for i, shape in enumerate(shapes)]
+    params = [ParamSpec(f"p{i}", shape, decay=decays[i]) for i, shape in enumerate(shapes)]
     layout = flatten("u", params, ranks)
     start, stop = sorted(data.draw(st.tuples(*[st.integers(0, layout.padded_numel)] * 2)))
     owner = [param for param in params for _ in range(param.numel)]
