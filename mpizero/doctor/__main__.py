@@ -20,7 +20,7 @@ from mpizero.cli import Parser, check_writable, on_rank_0, printer, spelled, wri
 from mpizero.comm import Group, run_main, start
 from mpizero.doctor import judge, judge_links, rings, speed
 from mpizero.doctor.facts import Facts
-from mpizero.doctor.findings import Finding, wrong
+from mpizero.doctor.findings import Finding, merged, wrong
 from mpizero.doctor.host import Host, this_host
 from mpizero.doctor.launched import started
 from mpizero.doctor.machine import Links, as_machine, described
@@ -78,7 +78,8 @@ def _start() -> Group:
         if rank_in_job() in (None, 0):
             rank, host = this_rank(None), this_host()
             facts = Facts((rank,), {rank.host: host}, started(""))
-            printer(0)(findings_text([each for each in judge.judge(facts) if each.subject != "placement"], width()))
+            told = [each for each in judge.judge(facts) if each.subject not in ("mpirun", "placement")]
+            printer(0)(findings_text(told, width(), 1) + "\n")
         raise BrokenMPI(str(error)) from None
 
 
@@ -111,7 +112,7 @@ def report(facts: Facts, speeds: speed.Speeds, links: Links, path: str | None, s
     when = datetime.now(timezone.utc).isoformat(timespec="seconds")
     found = described(speeds, links, facts.where, next(iter(facts.hosts.values())), when)
     rates = found["machine"]
-    findings = [*judge.judge(facts, speeds), judge.arithmetic(facts.where), *judge_links.judge(facts, links, rates)]
+    findings = merged([*judge.judge(facts, speeds), judge.arithmetic(), *judge_links.judge(facts, links, rates)])
     say(show(facts, speeds, links, rates, findings, width()))
     if path is not None:
         write_json(path, found | record(facts, speeds, links, rates, findings, when))

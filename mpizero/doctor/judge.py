@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os.path
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from mpizero.doctor.facts import Facts
 from mpizero.doctor.findings import ERROR, OK, WARNING, Finding
@@ -84,13 +84,13 @@ def cores(facts: Facts, speeds: Speeds | None) -> Iterator[Finding]:
         if _is_tied(facts, host):
             continue  # `binding` says more
         if facts.is_crowded(host):
-            yield Finding("cores", WARNING, f"{counted(ranks, 'rank')} share {counted(many, 'core')} of {host}"
+            yield Finding("cores", WARNING, f"{counted(ranks, 'rank')} share {counted(many, 'core')}"
                           f"{_cost(facts, host, speeds)}; messages wait for a core too",
                           f"mpirun -n {many} here, or more hosts" + (
                               "; export OMPI_MCA_mpi_yield_when_idle=1, so that who waits lets others run"
-                              if facts.open_mpi else ""))
+                              if facts.open_mpi else ""), (host,))
         else:
-            yield Finding("cores", OK, f"{counted(ranks, 'rank')} on {counted(many, 'core')} of {host}")
+            yield Finding("cores", OK, f"{counted(ranks, 'rank')} on {counted(many, 'core')}", hosts=(host,))
 
 
 def _cost(facts: Facts, host: str, speeds: Speeds | None) -> str:
@@ -99,7 +99,7 @@ def _cost(facts: Facts, host: str, speeds: Speeds | None) -> str:
         return ""
     own = [rank for rank, name in enumerate(facts.where) if name == host]
     share = min(speeds.matmul["float32"][rank] for rank in own) / speeds.alone[own[0]]
-    return f": each computes at {100 * share:.0f} % of the speed that it has alone"
+    return f": together, each computes at {100 * share:.0f} % of the speed that it has alone"
 
 
 def _available(facts: Facts, host: str) -> int:
@@ -120,13 +120,13 @@ def binding(facts: Facts) -> Iterator[Finding]:
         available = _available(facts, host)
         which = f"core {used[0]}" if len(used) == 1 else f"cores {numbers(used)}"
         if _is_tied(facts, host):
-            yield Finding("binding", ERROR, f"{counted(ranks, 'rank')} of {host} are bound to {which}, while it has "
+            yield Finding("binding", ERROR, f"{counted(ranks, 'rank')} are bound to {which}, while the host has "
                           f"{available:,}", "mpirun --bind-to none, or PRTE_MCA_bindto=none in the environment; "
-                          "without an mpirun's doing: taskset, or a container's cpuset")
+                          "without an mpirun's doing: taskset, or a container's cpuset", (host,))
         else:
             bound = [rank for rank in facts.on(host) if len(rank.cores) < facts.hosts[host].cores]
             how = f"{len(bound)} of {ranks} are bound, to {which} together" if bound else "no rank is bound"
-            yield Finding("binding", OK, f"{how} on {host}")
+            yield Finding("binding", OK, how, hosts=(host,))
 
 
 def blas(facts: Facts) -> Iterator[Finding]:
@@ -135,18 +135,18 @@ def blas(facts: Facts) -> Iterator[Finding]:
         ranks, many = facts.on(host), facts.cores(host)
         known = [rank.blas_threads for rank in ranks if rank.blas_threads is not None]
         if not known:
-            yield Finding("BLAS", OK, f"{ranks[0].blas} on {host} does not tell how many threads it has")
+            yield Finding("BLAS", OK, f"{ranks[0].blas} does not tell how many threads it has", hosts=(host,))
             continue
         said = ", ".join(f"{name}={value}" for name, value in ranks[0].variables.items() if name == "OMP_NUM_THREADS")
         each = str(known[0]) if len(set(known)) == 1 else f"{min(known)} to {max(known)}"
-        seen = f"{ranks[0].blas} with {each} thread{'' if each == '1' else 's'} a rank on {host}"
+        seen = f"{ranks[0].blas} with {each} thread{'' if each == '1' else 's'} a rank"
         if sum(known) > many and max(known) > 1:
+            cure = f"export OMP_NUM_THREADS={max(many // len(ranks), 1)}"
             yield Finding("BLAS", WARNING, f"{seen}{f' ({said})' if said else ''}: {sum(known)} threads fight for "
-                          f"{counted(many, 'core')}", f"export OMP_NUM_THREADS={max(many // len(ranks), 1)}, and under "
-                          "Open MPI's mpirun -x OMP_NUM_THREADS" if facts.open_mpi else
-                          f"export OMP_NUM_THREADS={max(many // len(ranks), 1)}")
+                          f"{counted(many, 'core')}",
+                          cure + (", and mpirun -x OMP_NUM_THREADS" if facts.open_mpi else ""), (host,))
         else:
-            yield Finding("BLAS", OK, seen)
+            yield Finding("BLAS", OK, seen, hosts=(host,))
 
 
 def versions(facts: Facts) -> Iterator[Finding]:
@@ -165,9 +165,9 @@ def busy(facts: Facts, speeds: Speeds) -> Iterator[Finding]:
     for host in facts.hosts:
         seen, many = speeds.busy[facts.where.index(host)], facts.hosts[host].cores
         if not math.isnan(seen) and seen > BUSY * many:
-            yield Finding("other load", WARNING, f"other programs keep {seen:.1f} of {counted(many, 'core')} of {host} "
-                          "busy: rates and latencies below hold beside them alone",
-                          "end them, or ask for a host of one's own, and run this again")
+            yield Finding("other load", WARNING, f"other programs keep {seen:.1f} cores "
+                          "busy, and all rates above are what they leave",
+                          "end them, or use hosts of your own, and run this again", (host,))
 
 
 def stragglers(facts: Facts, speeds: Speeds) -> Iterator[Finding]:
@@ -186,30 +186,31 @@ def memory(name: str, facts: Facts) -> Iterator[Finding]:
     host, ranks = facts.hosts[name], facts.per_host[name]
     yield from _shared_memory(name, host, ranks)
     if host.swap_used > MUCH_SWAP * host.memory:
-        yield Finding("swap", WARNING, f"{in_units(host.swap_used)} of {name} are swapped out: what is read back from "
-                      "disk takes a thousand times as long", "end what fills the memory, or swapoff -a && swapon -a")
+        yield Finding("swap", WARNING, f"{in_units(host.swap_used)} are swapped out: what is read back from disk "
+                      "takes a thousand times as long", "end what fills the memory, then swapoff -a && swapon -a",
+                      (name,))
     if host.limit is not None:
-        yield Finding("memory", WARNING, f"the control group of {name} is limited to {in_units(host.limit)} of "
+        yield Finding("memory", WARNING, f"the control group is limited to {in_units(host.limit)} of "
                       f"{in_units(host.memory)}: beyond it the kernel kills ranks without a word",
                       f"plan with {in_units(host.limit / ranks).replace(' ', '')} a rank (plan fit --device-memory), "
-                      "or raise the container's limit")
+                      "or raise the container's limit", (name,))
     else:
-        yield Finding("memory", OK, f"{in_units(host.memory)} on {name}, {in_units(host.memory / ranks)} a rank")
+        yield Finding("memory", OK, f"{in_units(host.memory)}, {in_units(host.memory / ranks)} a rank", hosts=(name,))
     if host.governor == "powersave" and "pstate" not in host.driver:
-        yield Finding("clock", WARNING, f"the cores of {name} keep their lowest frequency (governor powersave)",
-                      "cpupower frequency-set -g performance, as root")
+        yield Finding("clock", WARNING, "cores keep their lowest frequency (governor powersave)",
+                      "cpupower frequency-set -g performance, as root", (name,))
 
 
 def _shared_memory(name: str, host: Host, ranks: int) -> Iterator[Finding]:
     if host.shm_total is None or host.shm_free is None or ranks == 1:
         return
     if host.shm_total <= SMALL_SHM or host.shm_free < SHM_OF_A_RANK * ranks:
-        yield Finding("/dev/shm", WARNING, f"{in_units(host.shm_free)} of {in_units(host.shm_total)} are free on {name}"
-                      f": MPI's shared memory for {counted(ranks, 'rank')} may end them with a bus error",
+        yield Finding("/dev/shm", WARNING, f"{in_units(host.shm_free)} of {in_units(host.shm_total)} are free: "
+                      f"MPI's shared memory for {counted(ranks, 'rank')} may end them with a bus error",
                       "docker run --shm-size=1g (or --ipc=host), mount -o remount,size=1G /dev/shm, or remove old "
-                      "files there")
+                      "files there", (name,))
 
 
-def arithmetic(where: Sequence[str]) -> Finding:
+def arithmetic() -> Finding:
     """Ranks start only where it is so."""
-    return Finding("subnormals", OK, f"are kept on {counted(len(set(where)), 'host')}")
+    return Finding("subnormals", OK, "arithmetic keeps them on all ranks")

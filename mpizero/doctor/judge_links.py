@@ -47,14 +47,14 @@ def between(facts: Facts, links: Links, rates: Mapping[str, Any]) -> Iterator[Fi
     names = ", ".join(sorted({each.name for each in carriers.values() if each is not None})) or "no interface"
     if alpha > SLOW_BETWEEN and not any(map(facts.is_crowded, facts.hosts)):
         yield Finding("between hosts", WARNING, f"{seen}, over {names}: a message that long is a VPN's or a busy core's",
-                      _elsewhere(facts))
+                      "see what else runs there (top)" + _or_elsewhere(facts))
     stated = min((each.speed / 8 for each in carriers.values() if each and each.speed), default=None)
     least = LEAST_BETWEEN if stated is None else LEAST_SHARE * stated
     if bandwidth < least:
         of = "less than any Ethernet of 1 Gb/s" if stated is None else (
             f"{100 * bandwidth / stated:.0f} % of what {names} states")
         yield Finding("between hosts", WARNING, f"{seen}, over {names}: {of}",
-                      f"{_elsewhere(facts)}; look for a rate limit, a slow switch, or other traffic")
+                      "look for a rate limit, a slow switch, or other traffic" + _or_elsewhere(facts))
     else:
         yield Finding("between hosts", OK, f"{seen}, over {names}")
     for host, used in carriers.items():
@@ -64,16 +64,16 @@ def between(facts: Facts, links: Links, rates: Mapping[str, Any]) -> Iterator[Fi
 def _interface(facts: Facts, host: str, used: Interface | None) -> Iterator[Finding]:
     """Is the interface that carries the messages of `host` the right one?"""
     if used is None:
-        yield Finding("interface", OK, f"messages of {host} show on no interface: they go by RDMA, or its hosts share "
-                      "memory")
+        yield Finding("interface", OK, "messages to other hosts show on no interface: they go by RDMA, or these hosts "
+                      "share memory", hosts=(host,))
         return
     if used.name.startswith(VIRTUAL):
-        yield Finding("interface", WARNING, f"messages of {host} go over {used.name} ({used.address}), which is no "
-                      "network card", _elsewhere(facts, best(facts.hosts[host].interfaces)))
+        yield Finding("interface", WARNING, f"messages to other hosts go over {used.name} ({used.address}), which is no "
+                      "network card", _elsewhere(facts, best(facts.hosts[host].interfaces)), (host,))
     faster = best(facts.hosts[host].interfaces)
     if faster is not None and used.speed and (faster.speed or 0) > used.speed:
-        yield Finding("interface", WARNING, f"messages of {host} go over {used.name} of {_speed(used)}, while "
-                      f"{faster.name} ({faster.address}) has {_speed(faster)}", _elsewhere(facts, faster))
+        yield Finding("interface", WARNING, f"messages to other hosts go over {used.name} of {_speed(used)}, while "
+                      f"{faster.name} ({faster.address}) has {_speed(faster)}", _elsewhere(facts, faster), (host,))
 
 
 def carrier(interfaces: tuple[Interface, ...], carried: Mapping[str, int], expected: float) -> Interface | None:
@@ -92,6 +92,13 @@ def best(interfaces: tuple[Interface, ...]) -> Interface | None:
     """The fastest that is up, has an address and is a card."""
     cards = [each for each in interfaces if each.card and each.state != "down" and each.address and each.speed]
     return max(cards, key=lambda each: each.speed or 0, default=None)
+
+
+def _or_elsewhere(facts: Facts) -> str:
+    """A cure more where a host has several addresses."""
+    many = max(sum(bool(each.address) and each.name != "lo" for each in host.interfaces)
+               for host in facts.hosts.values())
+    return f"; or {_elsewhere(facts)}" if many > 1 else ""
 
 
 def _elsewhere(facts: Facts, interface: Interface | None = None) -> str:

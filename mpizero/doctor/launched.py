@@ -6,7 +6,7 @@ import os
 import re
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 
@@ -35,13 +35,22 @@ class Started:
     crowds: bool
 
 
+@dataclass(frozen=True)
+class _Process:
+    """program: its file."""
+
+    program: str = ""
+    arguments: tuple[str, ...] = ()
+    environ: Mapping[str, str] = field(default_factory=dict)
+    folder: Path = Path(".")
+
+
 def started(library: str, environ: Mapping[str, str] = os.environ, proc: Path = PROC) -> Started:
     """library: its name, "" if MPI does not work."""
-    found, loaded = launch(environ), _read(proc / "self/maps")
-    program, arguments, folder = next(_mpiruns(proc), ("", (), Path(".")))
-    return Started("" if found is None else found.name, program, arguments, mpirun_of(library, loaded) or "",
-                   shutil.which("mpirun", path=environ.get("PATH")) or "", given_hosts(arguments, environ, folder),
-                   crowds(arguments, environ))
+    found, loaded, above = launch(environ), _read(proc / "self/maps"), _mpirun(proc)
+    return Started("" if found is None else found.name, above.program, above.arguments,
+                   mpirun_of(library, loaded) or "", shutil.which("mpirun", path=environ.get("PATH")) or "",
+                   given_hosts(above.arguments, above.environ, above.folder), crowds(above.arguments, above.environ))
 
 
 def crowds(arguments: Sequence[str], environ: Mapping[str, str]) -> bool:
@@ -51,16 +60,20 @@ def crowds(arguments: Sequence[str], environ: Mapping[str, str]) -> bool:
                for word in words)
 
 
-def _mpiruns(proc: Path) -> Iterator[tuple[str, tuple[str, ...], Path]]:
-    """(file, arguments, working folder) of mpiruns among the parents, the nearest first."""
+def _mpirun(proc: Path) -> _Process:
+    """The nearest of the parents. Its environment is not its ranks': Open MPI's passes on little."""
     number = os.getpid()
     for _ in range(GENERATIONS):
         status = re.search(r"^PPid:\s*(\d+)$", _read(proc / str(number) / "status"), re.MULTILINE)
         if status is None or (number := int(status[1])) <= 1:
-            return
-        words = tuple(_read(proc / str(number) / "cmdline").rstrip("\0").split("\0"))
+            break
+        folder = proc / str(number)
+        words = tuple(_read(folder / "cmdline").rstrip("\0").split("\0"))
         if LAUNCHERS.fullmatch(Path(words[0]).name):
-            yield _link(proc / str(number) / "exe") or words[0], words, Path(_link(proc / str(number) / "cwd") or ".")
+            pairs = (pair.partition("=") for pair in _read(folder / "environ").split("\0"))
+            return _Process(_link(folder / "exe") or words[0], words, {name: value for name, _, value in pairs},
+                            Path(_link(folder / "cwd") or "."))
+    return _Process()
 
 
 def given_hosts(arguments: Sequence[str], environ: Mapping[str, str], folder: Path

@@ -16,12 +16,12 @@ from mpizero.doctor.fit import Timing
 from mpizero.doctor.host import sent_bytes
 
 SIZES = tuple(4**power * 1024 for power in range(8))  # of the whole array, 1 KiB to 16 MiB
-BUDGET = 1.5  # seconds of a ring's measurements
+BUDGET = 0.8  # seconds of a ring's measurements
 FEWEST, MOST = 3, 25  # measurements of each
 QUANTILE = 0.25  # of them counts: what other programs do to the rest is not the link's
 SHORT = 1e-3  # seconds; of calls below that one measurement times several
 IN_A_ROW = 5
-TOO_LONG = 0.4  # seconds; beyond a call so long no larger size is tried
+TOO_LONG = 0.3  # seconds; beyond a call so long no larger size is tried
 
 
 def inside(world: Group) -> list[Timing]:
@@ -53,33 +53,34 @@ def between(world: Group) -> tuple[list[Timing], list[Timing], dict[str, int]]:
 def _side_by_side(world: Group, hosts: Sequence[str], width: int) -> list[Timing]:
     """The first `width` ranks of each host, each in a ring with those of its number."""
     members = [[rank for rank in range(world.size) if world.hosts[rank] == host] for host in hosts]
-    found: list[Timing] = []
-    for number in range(width):
-        group = world.subgroup([ranks[number] for ranks in members], f"doctor {number} of {width}")
-        if group is not None:
-            where = "between hosts" if width == 1 else f"between hosts, {width} at once"
-            found = measure(group, where, width, width)
+    together = world.subgroup(sorted(rank for ranks in members for rank in ranks[:width]), f"doctor all {width}")
+    groups = [world.subgroup([ranks[number] for ranks in members], f"doctor {number} of {width}")
+              for number in range(width)]
+    mine, found = next((group for group in groups if group is not None), None), []
+    if mine is not None and together is not None:
+        where = "between hosts" if width == 1 else f"between hosts, {width} at once"
+        found = measure(mine, where, width, width, together)
     barrier(world)
     return found
 
 
-def measure(group: Group, where: str, leaving: int, ranks_per_host: int) -> list[Timing]:
-    """Both halves of an all-reduce at each size, in turn, so that all meet the same disturbances. Collective over
-    `group`; the same on all its ranks."""
+def measure(group: Group, where: str, leaving: int, ranks_per_host: int, together: Group | None = None) -> list[Timing]:
+    """Both halves of an all-reduce at each size, in turn, so that all meet the same disturbances. together: the ranks
+    of all groups that do so at once; None: group's alone. Collective over them; the same on all of them."""
+    every = group if together is None else together
     calls = [call for size in SIZES for call in _calls(group, size)]
     longest, once = 0.0, []
     for call in calls:
         if longest > TOO_LONG:
             break
-        _timed(group, call.run, 1)  # warms up
-        once.append(_slowest(group, [_timed(group, call.run, 1)])[0])
+        once.append(_slowest(every, [_timed(every, call.run, 1)])[0])  # and warms up
         longest = max(longest, once[-1])
     rows = [IN_A_ROW if seconds < SHORT else 1 for seconds in once]
     rounds = min(max(int(BUDGET / math.fsum(map(operator.mul, once, rows))), FEWEST), MOST)
-    mine = [[_timed(group, call.run, row) for call, row in zip(calls, rows)] for _ in range(rounds)]
-    every = np.array([_slowest(group, times) for times in mine])
+    mine = [[_timed(every, call.run, row) for call, row in zip(calls, rows)] for _ in range(rounds)]
+    slowest = np.array([_slowest(every, times) for times in mine])
     return [Timing(where, call.op, group.size, call.nbytes, float(seconds), leaving, ranks_per_host)
-            for call, seconds in zip(calls, np.quantile(every, QUANTILE, axis=0))]
+            for call, seconds in zip(calls, np.quantile(slowest, QUANTILE, axis=0))]
 
 
 class _Call(NamedTuple):
@@ -103,8 +104,8 @@ def _slowest(group: Group, seconds: Sequence[float]) -> list[float]:
     return [float(value) for value in all_gather_values(group, np.array(seconds)).max(axis=0)]
 
 
-def _timed(group: Group, call: Callable[[], None], row: int) -> float:
-    barrier(group)
+def _timed(every: Group, call: Callable[[], None], row: int) -> float:
+    barrier(every)
     begin = time.perf_counter()
     for _ in range(row):
         call()

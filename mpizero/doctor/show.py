@@ -19,7 +19,8 @@ from mpizero.text import counted, numbers, table
 
 NARROW, WIDE = 60, 100  # columns
 LEVELS = {ERROR: "ERROR", WARNING: "warning", OK: "ok"}
-SHOWN = (1024, 65536, 2**20, 2**24)  # sizes of rings; --json has all
+SHOWN = (2**10, 2**18, 2**24)  # sizes of rings; --json has all
+MOST_HOSTS = 8  # in a table
 
 
 def width() -> int:
@@ -35,16 +36,21 @@ def show(facts: Facts, speeds: Speeds, links: Links, rates: Mapping[str, Any], f
              hosts_table(facts), interfaces_table(facts, links), speeds_table(speeds)]
     if links.all:
         parts += [rings_table(links, rates), wrapped(told(links, rates), columns)]
-    return "\n\n".join([*parts, findings_text(findings, columns)])
+    return "\n\n".join([*parts, findings_text(findings, columns, len(facts.hosts)), verdict(findings)])
 
 
 def hosts_table(facts: Facts) -> str:
     rows = []
-    for name, host in facts.hosts.items():
+    for name, host in list(facts.hosts.items())[:MOST_HOSTS]:
         ranks = [rank for rank, where in enumerate(facts.where) if where == name]
         rows.append([name, numbers(ranks), f"{facts.cores(name)} of {host.cores}", in_units(host.limit or host.memory),
                      "-" if host.shm_free is None else in_units(host.shm_free), host.processor[:28]])
-    return table(["host", "ranks", "cores", "memory", "/dev/shm", "processor"], rows, right=["memory", "/dev/shm"])
+    return table(["host", "ranks", "cores", "memory", "/dev/shm", "processor"], rows, right=["memory", "/dev/shm"]) + _more(facts)
+
+
+def _more(facts: Facts) -> str:
+    left = len(facts.hosts) - MOST_HOSTS
+    return f"\n... and {counted(left, 'more host')} (--json has all)" if left > 0 else ""
 
 
 def interfaces_table(facts: Facts, links: Links) -> str:
@@ -53,9 +59,9 @@ def interfaces_table(facts: Facts, links: Links) -> str:
     rows = [[name, each.name, each.address or "-", each.state or "?",
              f"{each.speed / 1e9:g} Gb/s" if each.speed else "not told", each.name == host.route and "default" or "",
              *([in_units(carried[name].get(each.name, 0))] if carried else [])]
-            for name, host in facts.hosts.items() for each in host.interfaces if each.address or each.state == "up"]
+            for name, host in list(facts.hosts.items())[:MOST_HOSTS] for each in host.interfaces if each.address or each.state == "up"]
     header = ["host", "interface", "address", "state", "speed", "route", *(["sent by rings"] if carried else [])]
-    return table(header, rows, right=["speed", "sent by rings"])
+    return table(header, rows, right=["speed", "sent by rings"]) + _more(facts)
 
 
 def speeds_table(speeds: Speeds) -> str:
@@ -83,11 +89,14 @@ def rate_text(value: float, unit: str) -> str:
 
 
 def rings_table(links: Links, rates: Mapping[str, Any]) -> str:
-    """Measured beside what a plan says from the rates that were fitted."""
-    machine = as_machine(dict(rates))
-    rows = [[each.where, each.op, in_units(each.nbytes), micro(each.seconds), micro(each.predicted(machine)),
+    """Measured, of several hosts the slowest, beside what a plan says from the rates that were fitted."""
+    machine, slowest = as_machine(dict(rates)), dict[tuple[str, str, int], Timing]()
+    for each in links.all:
+        key = ("inside hosts" if not each.leaving else each.where), each.op, each.nbytes
+        slowest[key] = max(each, slowest.get(key, each), key=lambda timing: timing.seconds)
+    rows = [[where, op, in_units(each.nbytes), micro(each.seconds), micro(each.predicted(machine)),
              f"{100 * (each.predicted(machine) / each.seconds - 1):+.0f} %"]
-            for each in links.all if any(size <= each.nbytes < 1.1 * size for size in SHOWN)]
+            for (where, op, _), each in slowest.items() if any(size <= each.nbytes < 1.1 * size for size in SHOWN)]
     return table(["ring", "collective", "array", "measured", "by the fit", "off"], rows,
                  right=["array", "measured", "by the fit", "off"])
 
@@ -107,26 +116,37 @@ def told(links: Links, rates: Mapping[str, Any]) -> str:
 
 
 def _misses(timings: tuple[Timing, ...], rates: Mapping[str, Any]) -> str:
-    middle, worst = misses(timings, as_machine(dict(rates)))
-    return (f" (of {counted(len(timings), 'timing')} plans are off by {100 * middle:.0f} % in the middle, "
-            f"{100 * worst:.0f} % at most)")
+    middle, _ = misses(timings, as_machine(dict(rates)))
+    return f" (which tells half of {counted(len(timings), 'timing')} to {100 * middle:.0f} %)"
 
 
-def findings_text(findings: Sequence[Finding], columns: int) -> str:
-    """Worst first, each with its cure; the verdict last."""
+def findings_text(findings: Sequence[Finding], columns: int, hosts: int) -> str:
+    """Worst first, each with its cure. hosts: how many there are."""
     order = [finding for level in LEVELS for finding in findings if finding.level == level]
     first, second = (max(len(word) for word in words) for words in (
         [LEVELS[each.level] for each in order], [each.subject for each in order]))
     indent = " " * (first + second + 4)
     lines = []
     for each in order:
-        lines.append(textwrap.fill(each.seen, columns, break_on_hyphens=False, break_long_words=False,
-                                   initial_indent=f"{LEVELS[each.level]:<{first}}  {each.subject:<{second}}  ",
-                                   subsequent_indent=indent))
+        head = f"{LEVELS[each.level]:<{first}}  {each.subject:<{second}}  "
+        lines.append(_filled(each.seen + _on(each, hosts), columns, head, indent))
         if each.cure:
-            lines.append(textwrap.fill(f"cure: {each.cure}", columns, break_on_hyphens=False, break_long_words=False,
-                                       initial_indent=indent, subsequent_indent=indent + "      "))
-    return "\n".join([*lines, "", verdict(findings)])
+            lines.append(_filled(f"cure: {each.cure}", columns, indent, indent + " " * len("cure: ")))
+    return "\n".join(lines)
+
+
+def _on(finding: Finding, hosts: int) -> str:
+    """On which hosts, unless it is so on all of them."""
+    if len(finding.hosts) in (0, hosts):
+        return ""
+    few = finding.hosts[:3]
+    more = [f"{len(finding.hosts) - len(few)} more"] if len(finding.hosts) > len(few) else []
+    return f" (on {', '.join([*few, *more])})"
+
+
+def _filled(text: str, columns: int, first: str, others: str) -> str:
+    return textwrap.fill(text, columns, initial_indent=first, subsequent_indent=others, break_on_hyphens=False,
+                         break_long_words=False)
 
 
 def verdict(findings: Iterable[Finding]) -> str:

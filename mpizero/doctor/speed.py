@@ -24,8 +24,7 @@ from mpizero.optim import Adam
 from mpizero.planner.model import gpt as planned_gpt
 
 DTYPES = ("float32", "float16", *(["bfloat16"] if importlib.util.find_spec("ml_dtypes") else []))
-EACH = 0.25  # seconds for one kind of work
-FEWEST = 3  # calls
+EACH = 0.2  # seconds for one kind of work, or a call
 SIDE = 512  # of square matrices
 BLOCK = GPTConfig(layers=1, d_model=256, heads=4, context=128, vocab=2)
 SAMPLES = 2
@@ -91,7 +90,7 @@ def seconds(call: Call) -> float:
     """Mean of a call, after one that warms up: a median would not see the turns of ranks that share a core."""
     call()
     count, begin = 0, time.perf_counter()
-    while count < FEWEST or time.perf_counter() - begin < EACH:
+    while not count or time.perf_counter() - begin < EACH:
         call()
         count += 1
     return (time.perf_counter() - begin) / count
