@@ -1,8 +1,9 @@
 """What is wrong with this machine for mpizero, and how to cure it; how fast it is, for plans.
 
-Looks at MPI and its mpirun, where ranks run, BLAS threads, interfaces, memory and versions; measures arithmetic, updates,
-memory and, with several ranks, our rings inside and between hosts. All ranks measure at once, as in training; it takes some
-ten seconds. Exit status: 0 if nothing is wrong, warnings included; 1 for an error; 2 for a mistake in the command."""
+Looks at MPI and its mpirun, where ranks run, BLAS threads, interfaces, memory and versions; measures arithmetic,
+updates, memory and, with several ranks, our rings inside and between hosts. All ranks measure at once, as in training;
+it takes some ten seconds. Exit status: 0 if nothing is wrong, or for warnings alone; 1 for an error that was found; 2
+for a mistake in the command."""
 
 from __future__ import annotations
 
@@ -96,7 +97,8 @@ def measured(world: Group, say: Say) -> tuple[speed.Speeds, Links]:
     say("measuring arithmetic")
     speeds = speed.measure(world)
     say("measuring rings inside hosts")
-    inside, alone, beside, carried = rings.inside(world), [], [], {}
+    inside, alone, beside = rings.inside(world), list[Timing](), list[Timing]()
+    carried: dict[str, int] = {}
     if len(set(world.hosts)) > 1:
         say("measuring rings between hosts")
         alone, beside, carried = rings.between(world)

@@ -10,8 +10,8 @@ OK, WARNING, ERROR = "ok", "warning", "error"
 
 @dataclass(frozen=True)
 class Finding:
-    """What was seen of a subject; how bad that is; the cure, "" where nothing is to be done; on which hosts, () where it
-    concerns all of them together.
+    """What was seen of a subject; how bad that is; the cure, "" where nothing is to be done; on which hosts, () where
+    it concerns all of them together.
 
     level: a warning costs time, or may end a later run; with an error runs are slow out of all proportion, wrong, or
     not where they should be.

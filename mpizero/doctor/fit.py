@@ -16,9 +16,9 @@ TINY = 1e-9  # seconds
 
 @dataclass(frozen=True)
 class Timing:
-    """A collective of our rings, timed. where: for people. ranks: of the ring; nbytes: of the whole array; seconds: of the
-    slowest rank, the first quartile of several calls; leaving: how many such rings left each host at once, 0 if all stayed inside;
-    ranks_per_host: how many of a ring's members, and of those beside it, a host has."""
+    """A collective of our rings, timed. where: for people. ranks: of the ring; nbytes: of the whole array; seconds: of
+    the slowest rank, the first quartile of several calls; leaving: how many such rings left each host at once, 0 if all
+    stayed inside; ranks_per_host: how many of a ring's members, and of those beside it, a host has."""
 
     where: str
     op: str

@@ -34,8 +34,9 @@ class Interface:
 
 @dataclass(frozen=True)
 class Host:
-    """cores: those that whoever started its ranks might give them. Sizes in bytes; limit: of the control group, None without one; governor and driver:
-    of the first core's clock, "" where they are not told. route: interface of the default route."""
+    """cores: those that whoever started its ranks might give them. Sizes in bytes; limit: of the control group, None
+    without one; governor and driver: of the first core's clock, "" where they are not told. route: interface of the
+    default route."""
 
     processor: str
     cores: int

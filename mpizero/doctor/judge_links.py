@@ -46,7 +46,7 @@ def between(facts: Facts, links: Links, rates: Mapping[str, Any]) -> Iterator[Fi
                 for host, carried in zip(facts.hosts, links.carried, strict=True)}
     names = ", ".join(sorted({each.name for each in carriers.values() if each is not None})) or "no interface"
     if alpha > SLOW_BETWEEN and not any(map(facts.is_crowded, facts.hosts)):
-        yield Finding("between hosts", WARNING, f"{seen}, over {names}: a message that long is a VPN's or a busy core's",
+        yield Finding("between hosts", WARNING, f"{seen}, over {names}: so long a message is a VPN's or a busy core's",
                       "see what else runs there (top)" + _or_elsewhere(facts))
     stated = min((each.speed / 8 for each in carriers.values() if each and each.speed), default=None)
     least = LEAST_BETWEEN if stated is None else LEAST_SHARE * stated
@@ -68,8 +68,8 @@ def _interface(facts: Facts, host: str, used: Interface | None) -> Iterator[Find
                       "share memory", hosts=(host,))
         return
     if used.name.startswith(VIRTUAL):
-        yield Finding("interface", WARNING, f"messages to other hosts go over {used.name} ({used.address}), which is no "
-                      "network card", _elsewhere(facts, best(facts.hosts[host].interfaces)), (host,))
+        yield Finding("interface", WARNING, f"messages to other hosts go over {used.name} ({used.address}), which is "
+                      "no network card", _elsewhere(facts, best(facts.hosts[host].interfaces)), (host,))
     faster = best(facts.hosts[host].interfaces)
     if faster is not None and used.speed and (faster.speed or 0) > used.speed:
         yield Finding("interface", WARNING, f"messages to other hosts go over {used.name} of {_speed(used)}, while "
@@ -113,5 +113,3 @@ def _speed(interface: Interface) -> str:
 
 def micro(seconds: float) -> str:
     return f"{1e6 * seconds:.3g} us" if seconds < 1e-3 else f"{1e3 * seconds:.3g} ms"
-
-

@@ -17,7 +17,8 @@ from mpizero.comm.hosts import this_place
 from mpizero.engine.versions import versions
 
 # of each BLAS: how its library is called, and what tells the number of its threads
-OPENBLAS = tuple(f"{prefix}openblas_get_num_threads{suffix}" for prefix in ("scipy_", "") for suffix in ("64_", "", "64"))
+OPENBLAS = tuple(f"{prefix}openblas_get_num_threads{suffix}" for prefix in ("scipy_", "")
+                 for suffix in ("64_", "", "64"))
 THREADS = {"openblas": OPENBLAS, "mkl_rt": ("MKL_Get_Max_Threads", "mkl_get_max_threads"),
            "blis": ("bli_thread_get_num_threads",)}
 

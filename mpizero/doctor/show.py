@@ -45,7 +45,8 @@ def hosts_table(facts: Facts) -> str:
         ranks = [rank for rank, where in enumerate(facts.where) if where == name]
         rows.append([name, numbers(ranks), f"{facts.cores(name)} of {host.cores}", in_units(host.limit or host.memory),
                      "-" if host.shm_free is None else in_units(host.shm_free), host.processor[:28]])
-    return table(["host", "ranks", "cores", "memory", "/dev/shm", "processor"], rows, right=["memory", "/dev/shm"]) + _more(facts)
+    header = ["host", "ranks", "cores", "memory", "/dev/shm", "processor"]
+    return table(header, rows, right=["memory", "/dev/shm"]) + _more(facts)
 
 
 def _more(facts: Facts) -> str:
@@ -59,7 +60,8 @@ def interfaces_table(facts: Facts, links: Links) -> str:
     rows = [[name, each.name, each.address or "-", each.state or "?",
              f"{each.speed / 1e9:g} Gb/s" if each.speed else "not told", each.name == host.route and "default" or "",
              *([in_units(carried[name].get(each.name, 0))] if carried else [])]
-            for name, host in list(facts.hosts.items())[:MOST_HOSTS] for each in host.interfaces if each.address or each.state == "up"]
+            for name, host in list(facts.hosts.items())[:MOST_HOSTS]
+            for each in host.interfaces if each.address or each.state == "up"]
     header = ["host", "interface", "address", "state", "speed", "route", *(["sent by rings"] if carried else [])]
     return table(header, rows, right=["speed", "sent by rings"]) + _more(facts)
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import difflib
-import functools
 import json
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, NoReturn
 
 from mpizero.errors import ConfigError
 from mpizero.machine import ETHERNET, ETHERNET_SOURCE, Machine
@@ -54,23 +53,22 @@ def flag(name: str) -> str:
     return "--" + name.replace("_", "-")
 
 
-@functools.cache
 def read_machine(path: str) -> Measured:
     """ConfigError that names file and field where it cannot be used."""
     try:
         with open(path, encoding="utf-8") as file:
             data = json.load(file)
     except OSError as error:
-        raise ConfigError(f"--machine {path} cannot be read: {error.strerror}") from None
+        raise ConfigError(f"{path} cannot be read: {error.strerror}") from None
     except (ValueError, RecursionError) as error:
-        raise ConfigError(f"--machine {path} is not JSON: {' '.join(str(error).split())[:200]}") from None
+        raise ConfigError(f"{path} is not JSON: {' '.join(str(error).split())[:200]}") from None
     machine = data.get("machine") if isinstance(data, dict) else None
     if not isinstance(machine, dict):
-        raise ConfigError(f"--machine {path} has no table `machine`: give a file that python -m mpizero.doctor --json "
-                          "has written")
+        raise ConfigError(f"{path} has no table 'machine': give a file that python -m mpizero.doctor --json has "
+                          "written")
     per_host, sources = data.get("ranks_per_host"), _table(path, data, "sources")
     if per_host is not None and not _is_count(per_host):
-        _refuse(path, "ranks_per_host", per_host, f"a whole number from 1 to {MOST:,}")
+        _refuse(path, "ranks_per_host", per_host, COUNT)
     by_dtype = {name: _checked(path, f"by_dtype.{name}", rates, BY_DTYPE)
                 for name, rates in _table(path, data, "by_dtype").items()}
     return Measured(path, _checked(path, "machine", machine, NAMES), by_dtype,
@@ -92,19 +90,10 @@ def _checked(path: str, where: str, rates: Any, known: Collection[str]) -> dict[
         if name not in known:
             near = difflib.get_close_matches(name, known, n=1)
             cure = f"did you mean {near[0]}?" if near else f"fields are {', '.join(known)}"
-            raise ConfigError(f"--machine {path}: {where} has no field {name!r}: {cure}")
-        if value is None:
-            continue
-        if name == "all_nics":
-            if not isinstance(value, bool):
-                _refuse(path, f"{where}.{name}", value, "true or false")
-        elif name == "nics":
-            if not _is_count(value):
-                _refuse(path, f"{where}.{name}", value, f"a whole number from 1 to {MOST:,}")
-        elif not _is_rate(value):
-            _refuse(path, f"{where}.{name}", value, "a number above 0")
-        elif name == "efficiency" and value > 1:
-            _refuse(path, f"{where}.{name}", value, "a share, at most 1")
+            raise ConfigError(f"{path}: {where} has no field {name!r}: {cure}")
+        fits, wanted = VALUES.get(name, (_is_rate, "a number above 0"))
+        if value is not None and not fits(value):
+            _refuse(path, f"{where}.{name}", value, wanted)
     return {name: value for name, value in rates.items() if value is not None}
 
 
@@ -116,8 +105,14 @@ def _is_rate(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and value > 0
 
 
-def _refuse(path: str, field: str, value: Any, wanted: str) -> None:
-    raise ConfigError(f"--machine {path}: {field} = {json.dumps(value)[:40]} must be {wanted}: correct it, or measure "
+COUNT = f"a whole number from 1 to {MOST:,}"
+VALUES: dict[str, tuple[Callable[[Any], bool], str]] = {  # of fields that are no rates: whether it fits, what would
+    "all_nics": (lambda value: isinstance(value, bool), "true or false"), "nics": (_is_count, COUNT),
+    "efficiency": (lambda value: _is_rate(value) and value <= 1, "a share above 0, at most 1")}
+
+
+def _refuse(path: str, field: str, value: Any, wanted: str) -> NoReturn:
+    raise ConfigError(f"{path}: {field} = {json.dumps(value)[:40]} must be {wanted}: correct it, or measure "
                       "anew with python -m mpizero.doctor --json FILE")
 
 

@@ -40,8 +40,8 @@ def add_gpu(parser: Parser, words: str) -> None:
 def add_machine(parser: Parser, *names: str) -> None:
     """--gpu or --machine, and a flag for each rate; where links are among them, how rings use the NICs of a host."""
     add_gpu(parser, "rates of its data sheet and of its DGX; other flags win")
-    parser.add_argument("--machine", metavar="FILE", help="rates of a machine, measured by python -m mpizero.doctor "
-                        "--json FILE; other flags win")
+    parser.add_argument("--machine", type=argument_type(read_machine), metavar="FILE",
+                        help="rates of a machine, measured by python -m mpizero.doctor --json FILE; other flags win")
     for name in names:
         read, words, _ = RATES[name]
         default = getattr(Machine(), name)
@@ -63,10 +63,10 @@ def gpu_of(options: Options) -> Gpu | None:
 
 def measured_of(options: Options) -> Measured | None:
     """What --machine names. ConfigError beside --gpu."""
-    path = options.get("machine")
-    if path is not None and options["gpu"] is not None:
-        raise ConfigError(f"--gpu {options['gpu']} and --machine {path} are two machines: leave one out")
-    return None if path is None else read_machine(path)
+    measured: Measured | None = options.get("machine")
+    if measured is not None and options["gpu"] is not None:
+        raise ConfigError(f"--gpu {options['gpu']} and --machine {measured.path} are two machines: leave one out")
+    return measured
 
 
 def with_host(options: Options) -> Options:
