@@ -40,12 +40,13 @@ def test_own_rates_in_place_of_an_h100s(plan, command):
 
 def test_seconds_follow_the_file(plan):
     """Of a timeline without overlap: computing, two gathers and a reduction of 10 units, and the update of 28 bytes."""
-    found, _, _ = plan(f"timeline {MODEL} --tokens 10 --no-overlap --ranks-per-host 8", RATES)
+    own = RATES | {"intra_alpha": 1e-2}
+    found, _, _ = plan(f"timeline {MODEL} --tokens 10 --no-overlap --ranks-per-host 8", own)
     computing, update = 6 * 1e9 * 10 / (1e10 * 0.5), 28 * 1e9 / 8 / 2e9
-    ring = 7 * 1e-6 + 2e8 * 7 / 8 / 4e9
+    ring = 7 * 1e-2 + 2e8 * 7 / 8 / 4e9
     assert found["finish"] == pytest.approx(computing + update + 29 * ring, rel=1e-3)  # the last unit is kept
-    between, _, _ = plan(f"timeline {MODEL} --tokens 10 --no-overlap --ranks-per-host 4", RATES | BETWEEN)
-    far = 7 * 1e-4 + 2e8 * 7 / 8 / 1e8
+    between, _, _ = plan(f"timeline {MODEL} --tokens 10 --no-overlap --ranks-per-host 4", own | BETWEEN | {"alpha": 0.5})
+    far = 7 * 0.5 + 2e8 * 7 / 8 / 1e8
     assert between["finish"] == pytest.approx(computing + update + 29 * far, rel=1e-3)
 
 
