@@ -31,7 +31,8 @@ def plan(capsys, tmp_path):
 
 @pytest.mark.parametrize("command", ["fit --device-memory 80GB", "timeline", "units", "traffic --stage 3"])
 def test_own_rates_in_place_of_an_h100s(plan, command):
-    found, out, _ = plan(f"{command} {MODEL}", RATES | BETWEEN | HOST, ranks_per_host=2, sources={"alpha": "measured here"})
+    found, out, _ = plan(f"{command} {MODEL}", RATES | BETWEEN | HOST, ranks_per_host=2,
+                         sources={"alpha": "measured here"})
     assert {name: found["machine"][name] for name in RATES | BETWEEN} == RATES | BETWEEN
     assert found["ranks_per_host"] == 2 and found["sources"]["alpha"] == "measured here"
     assert "Measured here: 100 us a message" in out and "1 us a message inside a host" in out
@@ -45,7 +46,8 @@ def test_seconds_follow_the_file(plan):
     computing, update = 6 * 1e9 * 10 / (1e10 * 0.5), 28 * 1e9 / 8 / 2e9
     ring = 7 * 1e-2 + 2e8 * 7 / 8 / 4e9
     assert found["finish"] == pytest.approx(computing + update + 29 * ring, rel=1e-3)  # the last unit is kept
-    between, _, _ = plan(f"timeline {MODEL} --tokens 10 --no-overlap --ranks-per-host 4", own | BETWEEN | {"alpha": 0.5})
+    own |= BETWEEN | {"alpha": 0.5}
+    between, _, _ = plan(f"timeline {MODEL} --tokens 10 --no-overlap --ranks-per-host 4", own)
     far = 7 * 0.5 + 2e8 * 7 / 8 / 1e8
     assert between["finish"] == pytest.approx(computing + update + 29 * far, rel=1e-3)
 
@@ -68,7 +70,8 @@ def test_flags_win(plan):
 def test_one_host_was_measured(plan):
     """Between hosts something is assumed, loudly; inside one nothing need be."""
     found, out, _ = plan(f"fit {MODEL} --device-memory 80GB", RATES, ranks_per_host=4)
-    assert (found["machine"]["alpha"], found["machine"]["inter_bandwidth"], found["machine"]["nics"]) == (5e-5, 1.25e9, 1)
+    machine = found["machine"]
+    assert (machine["alpha"], machine["inter_bandwidth"], machine["nics"]) == (5e-5, 1.25e9, 1)
     assert "has no rates between hosts: give --alpha and --inter-bandwidth" in out and "10 Gb/s" in out
     _, out, _ = plan(f"fit {MODEL} --device-memory 80GB --inter-bandwidth 3GB/s", RATES, ranks_per_host=4)
     assert "has no rates between hosts: give --alpha, or" in out
@@ -99,7 +102,7 @@ def test_memory_that_an_update_makes_use_of(plan):
     (RATES, {"sources": 3}, "sources = 3 must be a table"),
     ([], {}, "has no table 'machine'"), ("[]", {}, "has no table 'machine'"), ("{", {}, "is not JSON"),
     ({"alpha": 1e-6}, {}, "machine has no peak_flops"),
-    ({name: value for name, value in RATES.items() if name != "intra_bandwidth"}, {}, "give --intra-bandwidth, or measure"),
+    (RATES | {"intra_bandwidth": None}, {}, "give --intra-bandwidth, or measure"),
 ])
 def test_mistakes_in_a_file(plan, machine, more, text):
     _, _, error = plan(f"fit {MODEL} --device-memory 80GB", machine, **more)

@@ -2,8 +2,8 @@
 
 Looks at MPI and its mpirun, where ranks run, BLAS threads, interfaces, memory and versions; measures arithmetic,
 updates, memory and, with several ranks, our rings inside and between hosts. All ranks measure at once, as in training;
-it takes some ten seconds. Exit status: 0 if nothing is wrong, or for warnings alone; 1 for an error that was found; 2
-for a mistake in the command."""
+it takes some ten seconds. A rank that gets no answer for a minute (MPIZERO_TIMEOUT) says from whom. Exit status: 0 if
+nothing is wrong, or for warnings alone; 1 for an error that was found; 2 for a mistake in the command."""
 
 from __future__ import annotations
 

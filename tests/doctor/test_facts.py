@@ -18,9 +18,9 @@ from mpizero.doctor.rank import Rank, blas_in_use, this_rank
 from mpizero.doctor.speed import block_flops, busy_cores, seconds
 
 DEV = """Inter-|   Receive                                                |  Transmit
- face |bytes    packets errs drop fifo frame compressed multicast|bytes    packets errs drop fifo colls carrier compressed
-    lo:     100       0    0    0    0     0          0         0      200       0    0    0    0     0       0          0
-  eth0:    5889      32    0    0    0     0          0         0     4909      20    0    0    0     0       0          0
+ face |bytes packets errs drop fifo frame compressed multicast|bytes packets errs drop fifo colls carrier compressed
+    lo:     100 0 0 0 0 0 0 0 200 0 0 0 0 0 0 0
+  eth0:    5889 32 0 0 0 0 0 0 4909 20 0 0 0 0 0 0
 """
 ROUTE = """Iface	Destination	Gateway 	Flags	RefCnt	Use	Metric	Mask		MTU	Window	IRTT
 eth1	000200C0	00000000	0001	0	0	0	00FFFFFF	0	0	0
@@ -95,7 +95,8 @@ def test_hosts_that_an_mpirun_was_given(tmp_path, arguments, hosts):
 
 @pytest.mark.parametrize("arguments, policy, told", [
     ("--oversubscribe", "", True), ("--map-by :OVERSUBSCRIBE", "", True), ("", ":oversubscribe", True),
-    ("--map-by=:oversubscribe", "", True), ("--map-by slot:OVERSUBSCRIBE", "", False), ("", "slot:oversubscribe", False),
+    ("--map-by=:oversubscribe", "", True), ("--map-by slot:OVERSUBSCRIBE", "", False),
+    ("", "slot:oversubscribe", False),
     ("-n 4", "", False)])
 def test_whether_all_ranks_go_to_the_first_host(arguments, policy, told):
     assert crowds(arguments.split(), {"PRTE_MCA_rmaps_default_mapping_policy": policy}) == told

@@ -20,8 +20,8 @@ def found(facts, subject, speeds=None):
 def test_nothing_is_wrong():
     told = judge(facts(), speeds())
     assert {each.level for each in told} == {"ok"} and not any(each.cure for each in told) and not wrong(told)
-    assert [each.subject for each in told] == ["mpirun", "threads", "placement", "cores", "binding", "BLAS", "versions",
-                                              "memory"]
+    assert [each.subject for each in told] == [
+        "mpirun", "threads", "placement", "cores", "binding", "BLAS", "versions", "memory"]
 
 
 def test_a_warning_is_not_wrong_and_an_error_is():
