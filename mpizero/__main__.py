@@ -16,6 +16,7 @@ COMMANDS = {  # name -> its module, and what it does
     "train": ("mpizero.train", "train, and see what each rank stored and sent"),
     "verify": ("mpizero.verify", "prove that all stages compute the same, and the bytes"),
     "bench": ("mpizero.bench", "measure our rings beside MPI's collectives, and a step beside its arithmetic"),
+    "doctor": ("mpizero.doctor.__main__", "what is wrong with MPI and this machine, the cures, and how fast it is"),
     "plan": ("mpizero.plan.__main__", "does a model fit, how, and what will it send? Needs no ranks"),
     "checkpoint": ("mpizero.checkpoint.__main__", "look into a checkpoint, verify, export, import. Needs no ranks"),
     "sample": ("mpizero.sample", "let a trained GPT write text"),

@@ -58,13 +58,13 @@ def is_foreign(launch: Launch, library: str, loaded: str) -> bool:
 
 def cure(launch: Launch, library: str, loaded: str) -> str:
     """How to start ranks that use this MPI library."""
-    mpirun = _mpirun_of(library, loaded) or "that library's mpirun"
+    mpirun = mpirun_of(library, loaded) or "that library's mpirun"
     if not launch.name.startswith("srun"):
         return mpirun
     return f"srun --mpi={'pmix' if library.startswith('Open MPI') else 'pmi2'}, or inside the allocation with {mpirun}"
 
 
-def _mpirun_of(library: str, loaded: str) -> str | None:
+def mpirun_of(library: str, loaded: str) -> str | None:
     """The mpirun in the tree that holds the library; with the name that Debian gives it first."""
     family = library.lower().replace(" ", "").rstrip("0123456789.v")  # openmpi, mpich
     for path in dict.fromkeys(re.findall(r"/\S*/libmpi[a-z_]*\.so\S*", loaded)):

@@ -51,6 +51,8 @@ class Machine:
     host_adam: float = 10e9 / 2.57  # parameters a second that all CPUs of a host update
     nics: int | None = None  # of a host; None: one a rank
     all_nics: bool = False  # see [Note: Rings across hosts]
+    intra_alpha: float | None = None  # of a message inside a host; None: alpha
+    update_bandwidth: float | None = None  # what an optimizer makes of the memory's; None: all of it
 
     @property
     def flops(self) -> float:
@@ -65,7 +67,8 @@ class Machine:
             nics = self.nics or route.ranks_per_host
             used = nics if self.all_nics else min(route.leaving, nics)
             slowest = max(slowest, nbytes * (route.leaving / used) / self.inter_bandwidth)
-        return rounds * self.alpha + slowest
+        alpha = self.alpha if route.leaving or self.intra_alpha is None else self.intra_alpha
+        return rounds * alpha + slowest
 
     def ring_seconds(self, nbytes: float, ranks: int, route: Route = BETWEEN_HOSTS) -> float:
         """A ring all-gather or reduce-scatter of `nbytes` over `ranks` ranks."""
@@ -84,6 +87,9 @@ SOURCES = {
     "memory_bandwidth": "NVIDIA H100 data sheet, 2023", "host_bandwidth": "NVIDIA H100 data sheet, 2023",
     "inter_bandwidth": "NVIDIA DGX H100 data sheet, 2023", "efficiency": "assumed", "alpha": "assumed",
     "nvme_bandwidth": "ZeRO-Infinity, sec. 6.1", "host_adam": "ZeRO-Offload, table 4"}
+# what stands between hosts where a machine was measured that was only one
+ETHERNET = {"alpha": 50e-6, "inter_bandwidth": 1.25e9}
+ETHERNET_SOURCE = "assumed, Ethernet of 10 Gb/s"
 
 
 @dataclass(frozen=True)

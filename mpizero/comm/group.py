@@ -45,6 +45,13 @@ class Group:
         """Name and version of the MPI library: 'Open MPI v5.0.11', 'MPICH 5.0.2'."""
         return library_name(self._mpi)
 
+    @property
+    def thread_level(self) -> str:
+        """What MPI provides: 'MULTIPLE' where any thread may call it, else 'SERIALIZED', 'FUNNELED' or 'SINGLE'."""
+        levels = ("SINGLE", "FUNNELED", "SERIALIZED", "MULTIPLE")
+        provided = self._mpi.Query_thread()
+        return next(name for name in levels if getattr(self._mpi, f"THREAD_{name}") == provided)
+
     def using(self, log: TrafficLog | None = None, mem: Allocator | None = None) -> Group:
         """The same group and communicator with other books."""
         group = copy.copy(self)

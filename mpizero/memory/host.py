@@ -18,6 +18,14 @@ def available_bytes(root: Path = ROOT) -> int | None:
     return min((value for value in known if value is not None), default=None)
 
 
+def limit_bytes(root: Path = ROOT) -> int | None:
+    """What the container may take; None without a limit, or where it is not below the machine's memory."""
+    told = [int(text) for text in (_read(root / limit).strip() for limit, _ in CGROUPS) if text.isdigit()]
+    match = re.search(r"^MemTotal:\s+(\d+) kB$", _read(root / "proc/meminfo"), re.MULTILINE)
+    limit = min(told, default=None)
+    return limit if limit is not None and match and limit < int(match[1]) * 1024 else None
+
+
 def _free_of_machine(root: Path) -> int | None:
     match = re.search(r"^MemAvailable:\s+(\d+) kB$", _read(root / "proc/meminfo"), re.MULTILINE)
     return int(match[1]) * 1024 if match else None

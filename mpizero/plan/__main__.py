@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from mpizero.cli import Parser, alone, spelled, write_json
 from mpizero.plan import fit, memory, offload, timeline, traffic, units
 from mpizero.plan.options import wrapped
+from mpizero.plan.rates import with_host
 
 COMMANDS = {"memory": memory, "traffic": traffic, "units": units, "timeline": timeline, "offload": offload, "fit": fit}
 EXAMPLE = "examples:\n" + "\n".join(f"  python -m mpizero.plan {command.EXAMPLE}" for command in COMMANDS.values())
@@ -22,7 +23,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 @spelled("--ranks")
 def _answer(argv: Sequence[str]) -> None:
     """Parse, answer, write, print."""
-    options = vars(_parser().parse_args(argv))
+    options = with_host(vars(_parser().parse_args(argv)))
     command, path = COMMANDS[options["command"]], options["json"]
     answer = command.answer(options)
     if path is not None:

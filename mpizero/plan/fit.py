@@ -217,8 +217,11 @@ def _untold(answer: Mapping[str, Any]) -> str:
 def _machine(answer: Mapping[str, Any]) -> str:
     work = ("6 psi + 12 L h s operations a token, attention's scores included" if answer["attention_flops"] else
             "6 psi operations a token; attention's scores, of which a bare size tells nothing, are left out")
-    gpu = f" on {answer['gpu']}" if answer["gpu"] else ", where flags say nothing of an H100"
-    wrong = answer["dtype"] == "float32" and answer["sources"]["peak_flops"] != "flags"
+    measured = answer["measured"]
+    gpu = (f" on {answer['gpu']}" if answer["gpu"] else ", where flags say nothing of an H100" if measured is None else
+           f" on the machine of {measured['file']}")
+    wrong = (answer["dtype"] == "float32" and answer["sources"]["peak_flops"] != "flags"
+             and not (measured and "float32" in measured["dtypes"]))
     of_16_bits = " The peak is of 16-bit operands: give --peak-flops of float32." if wrong else ""
     return f"Seconds are an estimate{gpu}: {work}. {rates_text(answer)}{of_16_bits}"
 

@@ -104,8 +104,8 @@ def _named_model(options: Options) -> PlannedModel:
 def add_ranks(parser: Parser, required: bool = True) -> None:
     parser.add_argument("--ranks", type=argument_type(count), required=required, metavar="N",
                         help="how many, as mpirun -n")
-    parser.add_argument("--ranks-per-host", type=argument_type(count), default=RANKS_PER_HOST, metavar="G",
-                        help=f"ranks fill hosts in order ({RANKS_PER_HOST})")
+    parser.add_argument("--ranks-per-host", type=argument_type(count), metavar="G",
+                        help=f"ranks fill hosts in order ({RANKS_PER_HOST}; with --machine: as it was measured)")
 
 
 def add_batch(parser: Parser, words: str = "1") -> None:

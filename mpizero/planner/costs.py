@@ -71,4 +71,5 @@ def update_bytes(geometry: Geometry) -> int:
 
 def update_seconds(unit: int, geometry: Geometry, machine: Machine) -> float:
     """Of a rank's part of `unit`, on the device: as long as its memory takes."""
-    return update_bytes(geometry) * geometry.kept(unit, geometry.placement.optim) / machine.memory_bandwidth
+    rate = machine.update_bandwidth or machine.memory_bandwidth
+    return update_bytes(geometry) * geometry.kept(unit, geometry.placement.optim) / rate
