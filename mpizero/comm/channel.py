@@ -17,7 +17,7 @@ from mpizero.memory.ledger import Allocator
 Array = np.ndarray
 
 MAX_MESSAGE_BYTES = 2**31 - 1  # counts are C ints in most MPI libraries; larger messages go in parts
-IN_FLIGHT = 128  # collectives of a group that may be under way at once
+IN_FLIGHT = 127  # collectives of a group that may be under way at once
 
 
 @final
@@ -29,7 +29,7 @@ class Channel:
     time out) rather than take wrong data. op, unit, phase, dtype and numel say what is called.
     """
 
-    __slots__ = ("group", "rank", "size", "mem", "op", "unit", "phase", "dtype", "numel", "sends", "arrivals",
+    __slots__ = ("group", "rank", "size", "mem", "op", "unit", "phase", "dtype", "numel", "number", "sends", "arrivals",
                  "_comm", "_byte", "_tag")
 
     def __init__(self, group: Group, op: str, unit: str = "", phase: str = "", dtype: str = "", numel: int = 0):
@@ -42,11 +42,17 @@ class Channel:
         self.arrivals: list[Message] = []
         self._comm, self._byte = group._comm, group._mpi.BYTE
         call = zlib.crc32(f"{op}/{unit}/{phase}/{dtype}/{numel}".encode())
-        self._tag = group._next_call() % IN_FLIGHT * 256 + call % 256  # below 2^15, the least upper bound MPI allows
+        self.number = group._next_call()
+        self._tag = self.number % IN_FLIGHT * 256 + call % 256  # below 2^15, the least upper bound MPI allows
 
     def __str__(self) -> str:
         what = f"{self.op} of unit {self.unit!r}" if self.unit else self.op
         return f"{what} in group {self.group.name!r}"
+
+    def words(self) -> str:
+        """All that ranks must have alike, for people."""
+        when = f" in {self.phase}" if self.phase else ""
+        return f"{self} of {self.numel:,} x {self.dtype}{when}, its call number {self.number:,}"
 
     def is_near(self, rank: int) -> bool:
         """Whether group rank `rank` runs on this host."""

@@ -10,6 +10,7 @@ import time
 from typing import final
 
 from mpizero.comm.channel import Channel, Requests
+from mpizero.comm.checked import check_call
 from mpizero.comm.ring import Steps
 from mpizero.comm.traffic import Message, Record
 from mpizero.comm.wait import gave_up, wait
@@ -25,6 +26,8 @@ class Collective:
         self._requests: Requests | None = None  # what must be done before the ring goes on
         self._sent = self._between = self._received = self._messages = 0
         self._begin = self._first = self._end = 0.0  # perf_counter: of the first advance, first message, last one
+        if channel.group.checked:
+            check_call(channel)
 
     def advance(self) -> bool:
         """Take the ring's next step, if nothing has to be waited for. Whether there was one; True when it is over."""

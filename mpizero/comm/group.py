@@ -17,7 +17,8 @@ class Group:
 
     rank, size: this process among the group's; ranks: world rank of each; hosts: of each a name that is the same for
     two ranks if they share a host ('node', and of another host so named 'node#2'); log: receives one
-    record per collective; mem: where rings take their workspace from. Made by `start`, `subgroup` and `mesh`.
+    record per collective; mem: where rings take their workspace from; checked: ranks compare what they call first, see
+    `checked`. Made by `start`, `subgroup` and `mesh`.
     """
 
     def __init__(self, mpi: Any, comm: Any, ranks: Sequence[int], hosts: Sequence[str], name: str, tests: int):
@@ -32,6 +33,7 @@ class Group:
         self.tests = tests  # see wait.tests; of the world, since ranks outside the group want their cores too
         self.log = TrafficLog()
         self.mem: Allocator = Uncounted()
+        self.checked = False
 
     def __repr__(self) -> str:
         return f"Group({self.name!r}, rank {self.rank} of {self.size})"
@@ -52,11 +54,12 @@ class Group:
         provided = self._mpi.Query_thread()
         return next(name for name in levels if getattr(self._mpi, f"THREAD_{name}") == provided)
 
-    def using(self, log: TrafficLog | None = None, mem: Allocator | None = None) -> Group:
+    def using(self, log: TrafficLog | None = None, mem: Allocator | None = None, checked: bool | None = None) -> Group:
         """The same group and communicator with other books."""
         group = copy.copy(self)
         group.log = self.log if log is None else log
         group.mem = self.mem if mem is None else mem
+        group.checked = self.checked if checked is None else checked
         return group
 
     def subgroup(self, ranks: Sequence[int], name: str, log: TrafficLog | None = None) -> Group | None:
@@ -73,7 +76,7 @@ class Group:
         if (ranks, name) not in self._shared.subgroups:
             self._shared.subgroups[ranks, name] = self._split(ranks, name)
         group = self._shared.subgroups[ranks, name]
-        return group and group.using(self.log if log is None else log, self.mem)
+        return group and group.using(self.log if log is None else log, self.mem, self.checked)
 
     def _split(self, ranks: tuple[int, ...], name: str) -> Group | None:
         inside = self.rank in ranks

@@ -171,6 +171,8 @@ class TrainConfig:
                                  "DIR/latest, DIR or DIR/step-...", metavar="PATH")
     init: str | None = _option(None, "start from these weights, of the same sizes, at step 0: a checkpoint, or a "
                                "safetensors file with GPT-2's names", metavar="PATH")
+    debug: bool = _option(False, "compare each collective with other ranks' before it runs, and fill new and freed "
+                          "storage with NaN: finds what runs on after it went wrong, and is slow", action="store_true")
     print_actions: bool = _option(False, "print the list of actions that a step runs", action="store_true")
     log: str | None = _option(None, "write run.json, steps.jsonl, summary.json and trace.json (one step, timed) into "
                               "this folder; an older run's move to DIR/older", metavar="DIR")

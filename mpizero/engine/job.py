@@ -102,7 +102,7 @@ def prepare(config: TrainConfig, world: Group, *, task: Task | None = None, poli
     `world`.
 
     task: in place of the one that the configuration names. policy: which parameters make a unit, see `layout.wrap`, in
-    place of the configuration's `wrap`. debug: fill new and freed storage with NaN.
+    place of the configuration's `wrap`. debug: as of the configuration, which need not say so too.
 
     ConfigError for what can never work, DataError for data that cannot be used, OutOfDeviceMemory where the states do
     not fit.
@@ -110,8 +110,9 @@ def prepare(config: TrainConfig, world: Group, *, task: Task | None = None, poli
     settings = config.resolved(ranks=world.size)
     if config.overlap == "auto" and overlaps(world.hosts):
         settings = replace(settings, step=replace(settings.step, overlap=True))
+    debug |= config.debug
     ledger, log = Ledger(settings.device_memory, debug), TrafficLog(timed=config.log is not None)
-    world = world.using(log=log, mem=ledger)
+    world = world.using(log=log, mem=ledger, checked=debug)
     compare_settings(config, settings, world)
     settings.step.mesh(world.size)  # a shard size that does not divide shows before data is read
     if task is None:

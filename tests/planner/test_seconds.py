@@ -160,8 +160,8 @@ def test_fit_and_timeline_agree(model, ranks, size, batch, gpu):
                       memory_bandwidth=sheet.memory_bandwidth, all_nics=True)
     ask = replace(LARGE, model=model, ranks=ranks, shard_size=size, machine=machine, device_memory=10**12).batch(batch)
     row = next(row for row in rows(ask) if (row.stage, row.offload) == ("3", "none"))
-    step = set_up(model.spec, ranks, StepSettings("3", size, backward_prefetch=1, forward_prefetch=1,
-                                                 overlap=True))
+    settings = StepSettings("3", size, backward_prefetch=1, forward_prefetch=1, overlap=True)
+    step = set_up(model.spec, ranks, settings)
     costs = machine_costs(model, step.geometry, machine, ask.tokens, 8)
     timeline = simulate(step.lists.step(), step.geometry, costs)
     assert timeline.compute == pytest.approx(row.compute_seconds)
