@@ -6,11 +6,11 @@
 #
 # usage: bash scripts/run_hosts.sh HOSTS RANKS [option ...] [flag of mpizero.train ...]
 #        bash scripts/run_hosts.sh HOSTS RANKS [option ...] --exec COMMAND ...
-#        bash scripts/run_hosts.sh --check
+#        bash scripts/run_hosts.sh --check [option ...]
 #
 #   --rate RATE      limit each host's link, both ways: 1gbit, 200mbit (as tc has it); without it, links have no limit
 #   --pin            host I runs on one CPU: on CPU I mod the number of CPUs
-#   --mpirun PATH    of Open MPI or MPICH; else it is the one beside python, else the one in PATH
+#   --mpirun PATH    Open MPI's or MPICH's; else it is the one beside python ($PYTHON, or in PATH), or that in PATH
 #   --exec COMMAND   mpirun starts this on all ranks, in place of training; the rest of the line belongs to it
 #   --check          only tell whether this machine can: status 0, or 2 and what is missing
 #
@@ -19,13 +19,14 @@
 #   bash scripts/run_hosts.sh 2 4 --stage 3 --shard-size 2 --rate 1gbit --json F
 #   bash scripts/run_hosts.sh 2 4 --exec python -m pytest --with-mpi tests/comm/test_collectives.py
 #
-# The summary of mpizero.train, in `--json F`, has more keys here: traffic[].inter_host_bytes_per_step of each rank, from
-# its traffic log, and hosts[], what the links counted meanwhile (scripts/host_bytes.py says what that includes). At the
-# start the first process of each host is named. To lose a host, `kill -9 PROCESS`; to cut it off, `nsenter -t PROCESS
-# -n ip link set eth0 down`. Either ends the job within some seconds, with a status other than 0.
+# `--json F` holds the summary of mpizero.train and, of each rank, traffic[].inter_host_bytes_per_step from its traffic
+# log, and in hosts[] what the links counted meanwhile: scripts/host_bytes.py says what that includes.
 #
-# It needs Linux, root, iproute2, util-linux, openssh-client and openssh-server. All that it makes lives in namespaces of
-# its own, which end with it, however it ends: so runs side by side cannot meet, and nothing is left.
+# At the start the first process of each host is named. To lose a host, kill -9 PROCESS; to cut it off, nsenter -t
+# PROCESS -n ip link set eth0 down. Either ends the job within some seconds, which names it, with a status other than 0.
+#
+# Linux, root, iproute2, util-linux, openssh-client and openssh-server are needed. All that is made lives in namespaces
+# that end with this script, however it ends: so runs side by side cannot meet, and nothing is left.
 set -euo pipefail
 
 say() { printf 'run_hosts.sh: %s\n' "$*" >&2; }
@@ -35,12 +36,14 @@ fail() { say "error: $*"; exit 2; }
 
 case ${1-} in
     -h|--help) sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//p}' "${BASH_SOURCE[0]}"; exit 0 ;;
-    --check) hosts=2 ranks=2 run=() words=() ;;
-    *)  [[ ${1-} =~ ^[1-9][0-9]*$ && ${2-} =~ ^[1-9][0-9]*$ ]] || fail 'give two numbers first, HOSTS and RANKS; see --help'
-        hosts=$1 ranks=$2 run=(train) words=("${@:3}")
-        (( hosts <= ranks && hosts <= 200 )) || fail "$hosts hosts and $ranks ranks: a host needs a rank, and 200 hosts are the most" ;;
+    --check) what=check hosts=2 ranks=2 words=("${@:2}") ;;
+    *)  [[ ${1-} =~ ^[1-9][0-9]*$ && ${2-} =~ ^[1-9][0-9]*$ ]] ||
+            fail 'two numbers come first, HOSTS and RANKS: see --help'
+        what=train hosts=$1 ranks=$2 words=("${@:3}")
+        (( hosts <= ranks )) || fail "$ranks ranks are not enough for $hosts hosts: each needs one"
+        (( hosts <= 200 )) || fail 'more than 200 hosts have no addresses here' ;;
 esac
-rate='' pin='' mpirun='' flags=()
+rate='' pin='' mpirun='' flags=() run=()
 for (( i = 0; i < ${#words[@]}; i++ )); do
     case ${words[i]} in
         --rate|--mpirun) (( i + 1 < ${#words[@]} )) || fail "${words[i]} needs a value"
@@ -48,12 +51,13 @@ for (( i = 0; i < ${#words[@]}; i++ )); do
         --rate=*) rate=${words[i]#*=} ;;
         --mpirun=*) mpirun=${words[i]#*=} ;;
         --pin) pin=yes ;;
-        --exec) run=("${words[@]:i+1}"); (( ${#run[@]} )) || fail '--exec needs a command'
+        --exec) what=exec run=("${words[@]:i+1}"); (( ${#run[@]} )) || fail '--exec needs a command'
                 (( ! ${#flags[@]} )) || fail "in front of --exec only options of this script may stand, not ${flags[0]}"
                 break ;;
         *) flags+=("${words[i]}") ;;
     esac
 done
+[[ -z $rate || $rate =~ ^[0-9.]+[kmgtKMGT]?bit$ ]] || fail "--rate $rate: write 1gbit, 200mbit or the like"
 
 # ---- what is there
 
@@ -66,14 +70,21 @@ for tool in ip:iproute2 tc:iproute2 unshare:util-linux nsenter:util-linux setpri
     command -v "${tool%:*}" >/dev/null || fail "${tool%:*} is missing: apt-get install ${tool#*:}"
 done
 [[ -z $mpirun ]] || mpirun=$(command -v "$mpirun") || fail "--mpirun: there is no such program"
-python=$(PATH=${mpirun:+$(dirname "$mpirun"):}$PATH command -v python || command -v python3) ||
-    fail 'no Python: activate the virtual environment'
+python=${PYTHON:-$(command -v python || command -v python3)} ||
+    fail 'no Python: activate the virtual environment, or set PYTHON'
 mpirun=${mpirun:-$(PATH=$(dirname "$python"):$PATH command -v mpirun)} ||
     fail "no mpirun: pip install 'mpizero[mpich]', or name one with --mpirun"
 case $("$mpirun" --version 2>&1) in
     *"Open MPI"*) mpi=openmpi ;;
     *HYDRA*) mpi=mpich ;;
     *) fail "$mpirun is neither Open MPI's nor MPICH's" ;;
+esac
+repository=$(cd "$(dirname "$0")/.." && pwd)
+case $what in
+    train) run=("$python" "$repository/scripts/host_bytes.py" "${flags[@]}")
+           export PYTHONPATH=$repository${PYTHONPATH:+:$PYTHONPATH} ;;
+    exec) program=$(command -v "${run[0]}") || fail "--exec ${run[0]}: there is no such program"
+          run[0]=$program ;;
 esac
 
 # ---- a world of its own, which is this process's: so no cleaning up can be forgotten
@@ -151,22 +162,16 @@ END
 }
 
 parents=() inits=() on_cpu=() job=''
-trap 'finish' EXIT
-trap 'forward HUP' HUP
-trap 'forward INT' INT
-trap 'forward TERM' TERM
-trap 'forward USR1' USR1
+trap '{ kill -KILL "${inits[@]}" && wait "${parents[@]}"; } 2>/dev/null || true' EXIT
 
-# Signals go to mpirun, which heeds them or not. Before there is one, they end this script.
-forward() {
+# A signal is mpirun's, to heed or not. Before there is one, it ends this script.
+forward() { # NAME
     [[ -n $job ]] || exit "$(( 128 + $(kill -l "$1") ))"
-    kill "-$1" $(child_of "$job") 2>/dev/null || true
+    heard=yes
+    local child=$(child_of "$job")
+    kill "-$1" ${child:-"$job"} 2>/dev/null || true
 }
-
-finish() {
-    kill -KILL "${inits[@]}" 2>/dev/null || true
-    wait "${parents[@]}" 2>/dev/null || true
-}
+for name in HUP INT TERM USR1; do trap "forward $name" "$name"; done
 
 child_of() { cat "/proc/$1/task/$1/children" 2>/dev/null || true; }
 in_host() { nsenter --target "${inits[$1]}" "${@:2}"; }
@@ -198,9 +203,9 @@ start_host() { # I
 
 # ---- the hosts
 
-set -m # what is started below gets no signal of a terminal but from here
+set -m # what starts below gets a terminal's signals from here alone
 cpus=($("$python" -c 'import os; print(*sorted(os.sched_getaffinity(0)))'))
-mount --rbind /sys/fs/cgroup /run/cgroup
+try mount --rbind /sys/fs/cgroup /run/cgroup
 write_files
 mount --bind /run/hosts /etc/hosts
 mount --bind /run/shadow /etc/shadow
@@ -209,18 +214,12 @@ try ip addr add 10.0.0.254/24 dev switch
 try ip link set switch up
 for (( i = 0; i < hosts; i++ )); do start_host "$i"; done
 for (( i = 0; i < hosts; i++ )); do await "$i" /run/bin/ssh "host$i" true; done
-(( ${#run[@]} )) || exit 0
-say "$(for (( i = 0; i < hosts; i++ )); do printf 'host%d is process %d, ' "$i" "${inits[i]}"; done)links ${rate:-without a limit}"
+[[ $what != check ]] || exit 0
+for i in "${!inits[@]}"; do printf 'host%d is process %d, ' "$i" "${inits[i]}"; done >/run/said
+say "$(</run/said)links ${rate:-without a limit}"
 
 # ---- the job, from host0
 
-repository=$(cd "$(dirname "$0")/.." && pwd)
-if [[ ${run[0]} == train ]]; then
-    run=("$python" "$repository/scripts/host_bytes.py" "${flags[@]}")
-    export PYTHONPATH=$repository${PYTHONPATH:+:$PYTHONPATH}
-else
-    run[0]=$(command -v "${run[0]}") || fail "--exec: there is no ${run[0]}"
-fi
 export PATH=/run/bin:$PATH TMPDIR=/run/tmp
 ssh=$repository/hostfiles/ssh-or-end
 case $mpi in
@@ -233,20 +232,21 @@ case $mpi in
         export OMPI_MCA_rmaps_base_oversubscribe=1 OMPI_MCA_hwloc_base_binding_policy=none
         export PRTE_MCA_rmaps_default_mapping_policy=slot:oversubscribe
         options=(--hostfile /run/hostfile)
-        for name in $(compgen -e | grep -vE '^(OMPI_|PRTE_|PMIX_|_$|SHLVL$|PWD$|OLDPWD$)'); do options+=(-x "$name"); done ;;
+        for name in $(compgen -e | grep -vE '^(OMPI_|PRTE_|PMIX_|_$|SHLVL$|PWD$|OLDPWD$)'); do
+            options+=(-x "$name")
+        done ;;
 esac
 place 0
-"${on_cpu[@]}" nsenter --target "${inits[0]}" --net --uts --ipc --mount --pid bash -c 'cd "$1" && exec "${@:2}"' - "$PWD" \
-    "$mpirun" "${options[@]}" -n "$ranks" "${run[@]}" </dev/null &
-job=$!
-while true; do
-    status=0
+"${on_cpu[@]}" nsenter --target "${inits[0]}" --net --uts --ipc --mount --pid \
+    bash -c 'cd "$1" && exec "${@:2}"' - "$PWD" "$mpirun" "${options[@]}" -n "$ranks" "${run[@]}" </dev/null &
+job=$! heard=yes
+while [[ -n $heard ]]; do # wait ends at a signal, too
+    heard='' status=0
     wait "$job" 2>/dev/null || status=$?
-    kill -0 "$job" 2>/dev/null || break # else it was a signal to this script
 done
 
 # mpirun names the host that ssh has lost, if there is still an mpirun, and sees it from host0.
-for (( i = 0; i < hosts; i++ )); do
+for i in "${!inits[@]}"; do
     if ! link=$(in_host "$i" --net ip -br link show eth0 2>/dev/null); then
         say "host$i has died"
     elif [[ $link != *' UP '* ]]; then
