@@ -1,7 +1,7 @@
 """mpizero.train whose summary also tells what left each host, by the books and by the network interfaces.
 
-`run_hosts.sh` starts it on every rank; on real hosts mpirun can, with the flags of mpizero.train. `--json FILE` has more
-keys then. Of each rank, in `traffic[]`:
+`run_hosts.sh` starts it on every rank; on real hosts mpirun can, with the flags of mpizero.train. Then `--json FILE`
+has more keys. Of each rank, in `traffic[]`:
 
   inter_host_bytes_per_step           what it sent to other hosts in the last step that updated, from its traffic log
 
@@ -35,8 +35,8 @@ COUNTED = Path("/proc/net/dev")  # of the network in which the process that read
 
 
 def sent(text: str) -> tuple[int, int]:
-    """Bytes and packets that have left, from the text of /proc/net/dev: per interface eight numbers of what was received
-    (bytes, packets, ...), and eight of what was sent."""
+    """Bytes and packets that have left, from the text of /proc/net/dev: per interface eight numbers of what was
+    received (bytes, packets, ...), and eight of what was sent."""
     rows = [line.split(":") for line in text.splitlines() if ":" in line]
     columns = [numbers.split() for name, numbers in rows if name.strip() != "lo"]
     return sum(int(row[8]) for row in columns), sum(int(row[9]) for row in columns)
@@ -78,8 +78,8 @@ def main() -> int:
         return progress
 
     def summarise(job: Job, progress: Progress) -> dict[str, Any]:
-        (size, packets), (size_after, packets_after) = counts
-        grown = gather_data(job.world, (size_after - size, packets_after - packets))
+        before, after = counts
+        grown = gather_data(job.world, (after[0] - before[0], after[1] - before[1]))
         return with_hosts(summary.summarise(job, progress), grown, list(job.world.hosts))
 
     train.run_steps, train.summarise = counted_steps, summarise
