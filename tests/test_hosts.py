@@ -171,7 +171,7 @@ def test_a_signal_ends_the_job_and_its_hosts(hosts, tmp_path, number):
     """One that mpirun heeds ends it in good order; after KILL nobody cleans up, and nothing is left."""
     with training(tmp_path / "log") as (child, first):
         child.send_signal(number)
-        output, _ = child.communicate(timeout=scaled(60))
+        output, _ = child.communicate(timeout=scaled(20))
     if number == signal.SIGUSR1:
         assert child.returncode == 128 + number and "interrupted by SIGUSR1" in output
 
