@@ -8,7 +8,10 @@ import time
 import numpy as np
 import pytest
 
-from mpizero.comm import Polled, Threaded, TrafficLog, begin_all_gather, begin_all_reduce, begin_reduce_scatter
+from mpizero.comm import (
+    Polled, Threaded, TrafficLog, begin_all_gather, begin_all_reduce, begin_reduce_scatter, stream_for,
+)
+from mpizero.errors import ConfigError
 from mpizero.memory.ledger import Ledger
 
 pytestmark = pytest.mark.mpi(min_size=2)
@@ -83,3 +86,17 @@ def test_workspace_lives_until_nobody_holds_the_collective(world, stream):
     assert ledger.live["workspace"] == taken
     del collective
     assert ledger.live["workspace"] == 0
+
+
+def test_who_drives_is_chosen_by_the_environment(world, monkeypatch):
+    monkeypatch.delenv("MPIZERO_DRIVE", raising=False)
+    assert isinstance(stream_for(world), Polled)
+    monkeypatch.setenv("MPIZERO_DRIVE", "thread")
+    if world.thread_level == "MULTIPLE":
+        assert isinstance(stream_for(world), Threaded)
+    monkeypatch.setattr(type(world), "thread_level", "FUNNELED")
+    with pytest.raises(ConfigError, match="MPIZERO_DRIVE=thread needs an MPI that several threads may call"):
+        stream_for(world)
+    monkeypatch.setenv("MPIZERO_DRIVE", "magic")
+    with pytest.raises(ConfigError, match="MPIZERO_DRIVE='magic' is no way to drive collectives: use polls or thread"):
+        stream_for(world)
