@@ -39,7 +39,8 @@ def test_every_setting_is_of_one_kind():
 
 
 @pytest.mark.parametrize("config, change, said", [
-    (MLP, {"dtype": "float32"}, "`dtype` is float32, but was float16"), (MLP, {"seed": 3}, f"`seed` is 3, but was {MLP.seed}"),
+    (MLP, {"dtype": "float32"}, "`dtype` is float32, but was float16"),
+    (MLP, {"seed": 3}, f"`seed` is 3, but was {MLP.seed}"),
     (MLP, {"optimizer": "adamw"}, "`optimizer` is adamw, but was adam"),
     (MLP, {"hidden": 11}, "`hidden` is 11, but was 10"),
     (MLP, {"weight_decay": 0.5}, "`weight_decay` is 0.5, but was 0.0"),
