@@ -38,8 +38,8 @@ class Tolerance:
     state: float
 
 
-# Four times or more what was measured, the largest of all runs, stages and numbers of ranks, with OpenBLAS's kernels for
-# Zen, Haswell, SkylakeX, Nehalem and Prescott.
+# Four times or more what was measured, the largest of all runs, stages and numbers of ranks, with OpenBLAS's kernels
+# for Zen, Haswell, SkylakeX, Nehalem and Prescott.
 TOLERANCE = {
     "float32": Tolerance(2e-6, 3e-5),  # rounding to 24 bits, and sums in another order: 3.0e-7, 6.4e-6
     "float16": Tolerance(3e-3, 2e-2),  # activations are rounded here and not there: 4.9e-4, 2.2e-3
