@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 from mpizero.comm import (
-    Polled, Threaded, TrafficLog, begin_all_gather, begin_all_reduce, begin_reduce_scatter, stream_for,
+    Collective, Polled, Threaded, TrafficLog, begin_all_gather, begin_all_reduce, begin_reduce_scatter, stream_for,
 )
-from mpizero.errors import ConfigError
+from mpizero.comm.channel import Channel
+from mpizero.errors import CommunicationError, ConfigError
 from mpizero.memory.ledger import Ledger
 
 pytestmark = pytest.mark.mpi(min_size=2)
@@ -60,6 +61,23 @@ def test_a_record_for_each(world, stream):
         ("reduce_scatter", "0"), ("all_gather", "1"), ("all_reduce", "2"), ("reduce_scatter", "3")]
     chunk = 8 * 5000 * (world.size - 1)
     assert [record.bytes_sent for record in log.records] == [chunk, chunk, 2 * chunk, chunk]
+
+
+def test_an_error_while_it_is_driven_is_raised_where_it_is_waited_for(world, stream, monkeypatch):
+    monkeypatch.setenv("MPIZERO_TIMEOUT", "5")
+    channel = Channel(world.using(log=TrafficLog()), "broken")
+
+    def steps():
+        yield channel.requests()  # nothing to wait for
+        raise CommunicationError("lost")
+
+    collective = Collective(channel, steps())
+    stream.begin(collective)
+    time.sleep(0.1)  # a thread has come to it
+    with pytest.raises(CommunicationError, match="lost"):
+        stream.finish(collective)
+    stream.abandon()
+    assert not stream.queues
 
 
 def test_hidden_seconds_are_not_exposed(world):
