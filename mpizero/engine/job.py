@@ -21,6 +21,7 @@ from mpizero.engine.task import Task, built_in_task
 from mpizero.engine.unit import Unit
 from mpizero.errors import OutOfDeviceMemory
 from mpizero.layout import OPTIMIZERS, ActivationBytes, Geometry, Policy, Wrapping, freeze, with_decay
+from mpizero.memory.heap import keep_heap
 from mpizero.memory.host import available_bytes
 from mpizero.memory.ledger import Ledger
 from mpizero.nn.losses import CrossEntropy
@@ -106,6 +107,7 @@ def prepare(config: TrainConfig, world: Group, *, task: Task | None = None, poli
     ConfigError for what can never work, DataError for data that cannot be used, OutOfDeviceMemory where the states do
     not fit.
     """
+    keep_heap()
     settings = config.resolved(ranks=world.size)
     ledger, log = Ledger(settings.device_memory, debug), TrafficLog(timed=config.log is not None)
     world = world.using(log=log, mem=ledger)
