@@ -21,14 +21,16 @@ WARM_UP = 2  # steps that are not timed
 def run(step: Callable[[], float], steps: int, started: int, out: Path, rank: int) -> None:
     """Run WARM_UP + `steps` steps and write what a rank has to say. step: returns its loss, for this rank's own sake
     only after all ranks have its result. started: resident bytes before the model was made."""
-    losses, seconds = [], []
+    losses, seconds, busy = [], [], []
     for _ in range(WARM_UP + steps):
-        begin = time.perf_counter()
+        begin, used = time.perf_counter(), time.process_time()
         losses.append(step())
         seconds.append(time.perf_counter() - begin)
-    found = {"step_s": statistics.median(seconds[WARM_UP:]), "losses": losses, "start_rss_bytes": started,
-             "peak_rss_bytes": resident("VmHWM")}
-    (out / f"{rank}.json").write_text(json.dumps(found))
+        busy.append(time.process_time() - used)
+    found = {"step_s": statistics.median(seconds[WARM_UP:]), "cpu_s": statistics.median(busy[WARM_UP:]),
+             "losses": losses, "start_rss_bytes": started, "peak_rss_bytes": resident("VmHWM")}
+    (out / f".{rank}.json").write_text(json.dumps(found))
+    (out / f".{rank}.json").rename(out / f"{rank}.json")  # whole, for whoever waits for it
 
 
 def resident(field: str = "VmRSS") -> int:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -129,6 +130,9 @@ def main() -> None:
         return mean.item() / world
 
     run(step, int(steps), started, Path(out), rank)
+    # gloo fails on a rank whose peer has closed its sockets already: leave when all have what they came for
+    while not all((Path(out) / f"{other}.json").exists() for other in range(world)):
+        time.sleep(0.01)
     dist.destroy_process_group()
 
 
