@@ -21,6 +21,7 @@ import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -173,7 +174,7 @@ def times(ratio: float | None) -> str:
 
 def about(options: Any) -> dict[str, Any]:
     """Where and with what it was measured."""
-    versions = {name: version(name) for name in ("numpy", "mpi4py", "torch")}
+    versions = {name: version(name) for name in ("numpy", "mpi4py", "torch") if find_spec(name)}
     return {"processor": processor(), "cores": len(os.sched_getaffinity(0)), "versions": versions,
             "python": sys.version.split()[0], "command": shlex.join(sys.argv), "avx2": options.avx2}
 

@@ -13,6 +13,7 @@ from mpizero.layout.models import GPTConfig
 MODELS = {  # sizes, and samples of a rank
     "large": (GPTConfig(layers=8, d_model=512, heads=8, context=256), 4),
     "small": (GPTConfig(), 16),  # the default of `mpizero.train --model gpt`
+    "tiny": (GPTConfig(layers=1, d_model=32, heads=2, context=16), 2),  # to see whether all start
 }
 LR, WEIGHT_DECAY, SEED = 3e-4, 0.01, 0
 WARM_UP = 2  # steps that are not timed
