@@ -3,11 +3,13 @@
     pip install -e '.[mpich,bench]'
     python scripts/bench_torch.py --ranks 2 --dtype float32 --json FILE
 
-One thread a rank. mpizero's stages 0 and 3 stand beside PyTorch on gloo: DistributedDataParallel, ZeroRedundancyOptimizer
-and FSDP2 (`fully_shard` for each block). All start from the same weights and see the same samples; the table's last
-column says by how much a loss differed at most from stage 0's. Each round starts every system once, in fresh processes;
-the figures are medians over rounds, ratios are taken within a round. Peak memory is that of the process, interpreter and
-libraries included (VmHWM, the largest of the ranks).
+One thread a rank. mpizero's stages 0 and 3 stand beside PyTorch on gloo: DistributedDataParallel,
+ZeroRedundancyOptimizer and FSDP2 (`fully_shard` for each block). All start from the same weights and see the same
+samples; the table's last column says by how much a loss differed at most from stage 0's. Each round starts every system
+once, in fresh processes; the figures are medians over rounds, ratios are taken within a round. CPU s is the processor's
+time in a step, of all threads of the busiest rank: it says what a step costs where others use the cores as well, and
+counts no waiting in the kernel. Peak memory is that of the process, interpreter and libraries included (VmHWM, the
+largest of the ranks).
 """
 
 from __future__ import annotations
@@ -36,8 +38,8 @@ STAGES = {"mpizero-stage0": "0", "mpizero-stage3": "3"}
 SYSTEMS = ("mpizero-stage0", "torch-ddp", "torch-zero1", "mpizero-stage3", "torch-fsdp2")
 RIVALS = {"torch-ddp": "mpizero-stage0", "torch-zero1": "mpizero-stage0", "torch-fsdp2": "mpizero-stage3"}
 WORST = ("step_s", "cpu_s", "peak_rss_bytes", "start_rss_bytes")  # of the ranks, the largest
-# gloo looks up the host's name by default, which need not lead to an interface of it; one thread a rank; more ranks than
-# cores are allowed, and must not spin
+# gloo looks up the host's name by default, which need not lead to an interface of it; one thread a rank; more ranks
+# than cores are allowed, and must not spin
 ENVIRONMENT = {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1",
                "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
                "PRTE_MCA_rmaps_default_mapping_policy": "slot:oversubscribe", "OMPI_MCA_mpi_yield_when_idle": "1",

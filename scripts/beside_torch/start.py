@@ -43,7 +43,7 @@ def together(commands: Iterable[Command], folder: Path, limit: float, cwd: Path)
 
 
 def _wait(jobs: list[subprocess.Popen], limit: float) -> bool:
-    """Until all have ended, or one has failed and the others have had GRACE. Returns whether time was up before that."""
+    """Until all have ended, or one has failed and the others have had GRACE. Returns whether time was up first."""
     until, failed = time.monotonic() + limit, False
     while any(job.poll() is None for job in jobs):
         if not failed and any(job.poll() for job in jobs):

@@ -2,8 +2,8 @@
 python -m scripts.beside_torch.theirs SYSTEM MODEL DTYPE STEPS DIR.
 
 Tuned as its documentation advises for a CPU: the fused AdamW, gradients that are views of DDP's buckets, attention by
-`scaled_dot_product_attention`. 16 bits: autocast for DDP and ZeroRedundancyOptimizer, a MixedPrecisionPolicy (parameters
-and reductions) for FSDP2.
+`scaled_dot_product_attention`. 16 bits: autocast for DDP and ZeroRedundancyOptimizer, a MixedPrecisionPolicy
+(parameters and reductions) for FSDP2.
 """
 
 from __future__ import annotations

@@ -43,7 +43,8 @@ def test_a_run_keeps_its_memory_unless_told_otherwise(launch, env):
     assert (int(end.stdout) < 4) == (not env), end.output
 
 
-@pytest.mark.parametrize("environ", [{"MALLOC_TRIM_THRESHOLD_": "1"}, {"GLIBC_TUNABLES": "glibc.malloc.trim_threshold=1"}])
+@pytest.mark.parametrize("environ", [{"MALLOC_TRIM_THRESHOLD_": "1"},
+                                     {"GLIBC_TUNABLES": "glibc.malloc.trim_threshold=1"}])
 def test_what_the_user_has_set_stays(environ):
     assert not keep_heap(environ)
 

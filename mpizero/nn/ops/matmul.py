@@ -12,8 +12,8 @@ from mpizero.nn.ops.blocks import Array, compute_dtype, spans
 from mpizero.nn.ops.casts import cast
 
 # Rows and depth, and columns, of what is cast to float32 at once: 2 * TILE operations per cast element hide the cast.
-# Wide, since a tile of the left operand is cast again for other columns: with 512 columns products of bfloat16 took 14 %
-# more time than those of float32, with 2048 take 6 % (d 512). 13 MiB of workspace at most.
+# Wide, since a tile of the left operand is cast again for other columns: with 512 columns products of bfloat16 took
+# 14 % more time than those of float32, with 2048 take 6 % (d 512). 13 MiB of workspace at most.
 TILE, WIDE = 512, 2048
 
 
