@@ -64,7 +64,9 @@ def test_linear(dtype, n, k, m):
 
 @pytest.mark.parametrize("p,q,r", [(700, 1500, 600), (600, 40, 2100), (9, 600, 2100)])
 def test_large_products_are_right_to_one_rounding(dtype, p, q, r):
-    """Deep ones, and wide ones, where a tile of a meets several of b. Tiles add up in another order than one call of BLAS.
+    """Deep ones, and wide ones, where a tile of a meets several of b.
+
+    Tiles add up in another order than one call of BLAS.
 
     float32's rounding, 1e-6, may move a value over one 16-bit boundary.
     """
