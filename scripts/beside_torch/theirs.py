@@ -133,7 +133,7 @@ def main() -> None:
     # gloo fails on a rank whose peer has closed its sockets already: leave when all have what they came for
     while not all((Path(out) / f"{other}.json").exists() for other in range(world)):
         time.sleep(0.01)
-    # without PyTorch's own end: after FSDP2 one process in some ten aborts there (2.13: "terminate called without an
+    # without PyTorch's own end: after FSDP2 a process now and then aborts there (2.13: "terminate called without an
     # active exception"), with its figures written
     sys.stdout.flush()
     os._exit(0)
