@@ -18,6 +18,7 @@ import argparse
 import json
 import os
 import shlex
+import signal
 import statistics
 import sys
 import tempfile
@@ -52,6 +53,7 @@ AVX2 = {"ONEDNN_MAX_CPU_ISA": "AVX2", "MKL_ENABLE_INSTRUCTIONS": "AVX2", "ATEN_C
 
 def main(argv: Sequence[str] | None = None) -> int:
     options = parser().parse_args(argv)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that the ranks end as well
     rows = []
     for dtype in options.dtype.split(","):
         for model in options.model.split(","):
