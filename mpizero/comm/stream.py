@@ -4,10 +4,10 @@ Those of a group go one after the other, in the order in which they were begun; 
 Which stream drives them changes no bit and no byte.
 
 [Note: Polls or a thread] Polls look for messages where an operator begins. A thread does so while operators compute,
-and sleeps where there are none; only one thread at a time calls MPI, whoever holds the lock. Measured with a core a
-rank, on two hosts with 1 Gbit/s between them, a GPT step with overlap takes, of the time without: polls 0.77 to 0.82
-under MPICH and 0.69 to 0.94 under Open MPI, a thread 0.81 and 0.83 to 1.0. So polls are the default; a thread, which
-needs MPI_THREAD_MULTIPLE, may be better where cores are idle: MPIZERO_DRIVE=thread.
+and sleeps where there are none; only one thread at a time calls MPI, whoever holds the lock. Measured twice, on two
+hosts with a core a rank and 1 Gbit/s between them: of a GPT step's time without overlap, polls leave 0.76 to 0.79
+under MPICH and 0.76 to 0.81 under Open MPI, a thread 0.80 to 0.82 and 0.80 to 0.85. So polls are the default; a thread,
+which needs MPI_THREAD_MULTIPLE, may be better where cores are idle: MPIZERO_DRIVE=thread.
 """
 
 from __future__ import annotations
