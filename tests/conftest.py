@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import mpizero  # noqa: F401  first of all: it sets the number of BLAS threads, which NumPy reads when it is loaded
 
 import pytest
@@ -30,3 +32,19 @@ def few_held_out(monkeypatch):
     """Evaluations are of 64 samples, or 16 windows of text: all of them, in small batches, cost far more than steps."""
     monkeypatch.setattr(TeacherTask, "eval_size", 64)
     monkeypatch.setattr(text, "EVAL_WINDOWS", 16)
+
+
+@pytest.fixture
+def plan(capsys, tmp_path):
+    """plan("memory --params 7e9 ..."): (the JSON, what was printed). The command must succeed and print nothing too
+    wide."""
+    from mpizero.plan.__main__ import main
+
+    def run(command):
+        path = tmp_path / "answer.json"
+        status = main([*command.split(), "--json", str(path)])
+        out, err = capsys.readouterr()
+        assert (status, err) == (0, "")
+        assert max(map(len, out.splitlines())) <= 100, max(out.splitlines(), key=len)
+        return json.loads(path.read_text()), out
+    return run

@@ -26,8 +26,8 @@ def check_call(channel: Channel) -> None:
     mine, theirs = np.zeros(LONGEST, np.uint8), np.empty(LONGEST, np.uint8)
     words = channel.words().encode()[:LONGEST]
     mine[: len(words)] = np.frombuffer(words, np.uint8)
-    requests = [group._comm.Irecv(theirs, left, TAG), group._comm.Isend(mine, right, TAG)]
-    if not wait(lambda: bool(group._mpi.Request.Testall(requests)), tests=group.tests):
+    requests = channel.beside(TAG).exchange(mine, right, theirs, left)
+    if not wait(requests.done, tests=group.tests, lack=requests.lack):
         raise gave_up(f"{channel}: {group.where(left)} has called nothing, or {group.where(right)} waits for nothing")
     if not np.array_equal(mine, theirs):
         told = theirs.tobytes().rstrip(b"\0").decode(errors="replace")

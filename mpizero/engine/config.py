@@ -122,8 +122,8 @@ class TrainConfig:
                                      metavar="F")
     wrap: str | None = _option(None, "what is gathered together: layer (a weight and its bias), block, or a size such "
                                "as 4MB, below which blocks share a unit (block)", metavar="HOW")
-    backward_prefetch: int = _option(0, "units gathered ahead in backward (0; stage 3 alone gathers)", type=int,
-                                     metavar="DEPTH")
+    backward_prefetch: int = _option(0, "units gathered ahead in backward: memory for time, if collectives overlap (0; "
+                                     "stage 3 alone gathers)", type=int, metavar="DEPTH")
     forward_prefetch: int = _option(0, "the same in forward (0)", type=int, metavar="DEPTH")
     keep_last_unit: bool = _option(False, "keep the last unit gathered between forward and backward",
                                    action="store_true")

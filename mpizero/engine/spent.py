@@ -14,7 +14,8 @@ PARTS = ("compute", "update", "communication", "waiting", "rest")
 def seconds_by(spent: Mapping[type, float], records: Iterable[Record], seconds: float) -> dict[str, float]:
     """Of `seconds`, by `PARTS`. spent: of the actions, by their kind; records: of the collectives, agreement included.
 
-    waiting: until a collective's first message was there, so for ranks that came later, and for that message.
+    communication: in collectives, with nothing else to do, and while one was begun. waiting: of that, until its first
+    message was there, so for ranks that came later, and for that message; it counts apart.
     rest: all else: norms, bookkeeping, what lies between actions.
     """
     compute = sum(spent.get(kind, 0.0) for kind in COMPUTE)

@@ -61,6 +61,18 @@ def test_a_thread_ends_when_it_has_nothing_to_do(group, monkeypatch):
     outcomes_with(stream, replace(MLP, stage="3", steps=2, overlap="on"), group)  # and is started again
 
 
+@pytest.mark.parametrize("hosts, overlap, expected", [
+    ("ab", "auto", True), ("aa", "auto", False), ("ab", "off", False), ("aa", "on", True)])
+def test_auto_overlaps_between_hosts(group, hosts, overlap, expected):
+    if group.size == 1:
+        pytest.skip("one rank is on one host")
+    spread = group.using()
+    spread.hosts = tuple(hosts[2 * rank >= group.size] for rank in range(group.size))
+    job = prepare(replace(MLP, stage="3", overlap=overlap), spread)
+    assert job.settings.step.overlap is expected
+    assert any(isinstance(action, Begin) for action in job.lists.step()) is expected
+
+
 class Broken(Stream):
     """Nothing that is begun ends."""
 

@@ -8,10 +8,14 @@ import pytest
 
 from mpizero.machine import Machine
 from mpizero.papers import states
+from mpizero.planner.candidate import in_flight
 from mpizero.planner.fit import CLOSE, preferred, rows
 from mpizero.planner.model import PROGRAMS, flat, gpt, mlp
 from mpizero.planner.question import Question
 from mpizero.planner.recommend import recommend
+from mpizero.planner.tiers import plan_tiers
+from mpizero.schedule import StepSettings, set_up
+from mpizero.schedule.passes import overlapped
 
 GB = 10**9
 PSI = 13 * GB
@@ -238,3 +242,16 @@ def test_among_equals_no_offload_and_one_shard_group():
 def test_the_ranks_of_a_host_share_its_memory(ranks, sharing):
     capacity = replace(ALL, ranks=ranks, host_memory=1000 * GB).capacity
     assert capacity == {"device": 80 * GB, "host": 1000 * GB // sharing, "nvme": None}
+
+
+@pytest.mark.parametrize("shards", [8, 64])
+@pytest.mark.parametrize("stage", ["0", "1", "2", "3"])
+def test_what_is_in_flight_is_what_overlapping_collectives_hold(stage, shards):
+    """`fit` adds it to a list without overlap; the pass that makes one with overlap comes to the same peak."""
+    for model in (gpt(40, 5120, 40, 32_000, context=4096), flat(7_500_000_000, 16)):
+        made = set_up(model.spec, 64, StepSettings(stage, None if stage == "0" else shards, backward_prefetch=1,
+                                                   forward_prefetch=1))
+        actions, geometry = made.lists.step(), made.geometry
+        points = plan_tiers(actions, geometry).device_points
+        added = max(most + more for most, more in zip(points, in_flight(actions, geometry), strict=True))
+        assert added == max(plan_tiers(overlapped(actions, geometry), geometry).device_points)
