@@ -14,7 +14,6 @@ from mpizero.planner.model import PlannedModel
 from mpizero.planner.seconds import loads
 from mpizero.schedule import STRATEGIES
 from tests.schedule.toys import chain, setup, tied
-from tests.test_plan import plan  # noqa: F401  a fixture
 
 SIZES = (800, 400, 1600)
 
