@@ -86,8 +86,8 @@ def begin_all_reduce(
 
     out: None for flat itself. With `accumulate` out, which all ranks then hold alike, = out + sum. wire: as of
     `reduce_scatter`. Each rank sends (N-1)/N * numel elements of what is sent, and as many of out's dtype. parts: so
-    many equal ones are summed one after the other, each as if it was alone, which fixes the order of its additions. 0 parts: nothing is
-    sent.
+    many equal ones are summed one after the other, each as if it was alone, which fixes the order of its additions; of
+    0 nothing is sent.
     """
     _check(flat, "flat")
     target = flat if out is None else out
