@@ -15,7 +15,7 @@ from mpizero.engine.summary import summarise
 from mpizero.engine.task import Task
 from mpizero.engine.trainer import run_steps
 from mpizero.layout import ModelSpec, ParamSpec, SegmentSpec
-from mpizero.nn.init import normal
+from mpizero.nn.init import Normal
 from mpizero.nn.model import Loss, Model, Segment
 from mpizero.schedule import STRATEGIES
 from mpizero.text import table
@@ -70,9 +70,9 @@ class SquaredError(Loss):
         return 2 * scale * off  # the gradient of `scale` times the sum
 
 
-def draw(param, seed):
-    """Initial values: a function of seed and name, never of the rank."""
-    return normal(seed, param.name, param.shape, std=param.shape[0] ** -0.5)
+def draw(param):
+    """What a parameter starts from. Only described: each rank then makes the values that it keeps."""
+    return Normal(std=param.shape[0] ** -0.5)
 
 
 def main():

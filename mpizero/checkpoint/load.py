@@ -20,7 +20,7 @@ from mpizero.engine.task import Task
 from mpizero.errors import CheckpointError
 from mpizero.layout.models import GPTConfig
 from mpizero.nn.gpt import gpt
-from mpizero.nn.init import constant
+from mpizero.nn.init import Constant
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ def load_gpt(path: str | Path, world: Group, *, heads: int | None = None, dtype:
     config = TrainConfig(stage="3", model="gpt", layers=sizes.layers, d_model=sizes.d_model, heads=sizes.heads,
                          context=sizes.context, dtype=dtype, batch_size=1, optimizer="sgd", momentum=0.0,
                          no_master_weights=dtype in ("float16", "bfloat16"))
-    model = replace(gpt(sizes), draw=lambda param, seed: constant(param.shape, 0))
+    model = replace(gpt(sizes), draw=lambda param: Constant(0))
     job = prepare(config, world, task=Task(model, _Nothing(sizes.context), target="token"))
     init_weights(job, weights.path)
     return Loaded(job, sizes, weights.path, heads is None)

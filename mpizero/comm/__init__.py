@@ -26,10 +26,11 @@ from mpizero.comm.mesh import Mesh, mesh
 from mpizero.comm.mpi.main import run_main
 from mpizero.comm.mpi.start import start
 from mpizero.comm.ring import chunk
-from mpizero.comm.stream import Polled, Stream, Threaded
+from mpizero.comm.stream import Polled, Stream, Threaded, stream_for
 from mpizero.comm.traffic import Message, Record, Totals, TrafficLog
 
 __all__ = ["Collective", "Group", "Mesh", "Message", "Offset", "Polled", "Record", "Stream", "Threaded", "Totals",
            "TrafficLog", "all_gather", "all_gather_values", "all_reduce", "barrier", "begin_all_gather",
            "begin_all_reduce", "begin_broadcast", "begin_reduce", "begin_reduce_scatter", "broadcast", "chunk",
-           "clock_offset", "mesh", "needlessly_spread", "overlaps", "reduce", "reduce_scatter", "run_main", "start"]
+           "clock_offset", "mesh", "needlessly_spread", "overlaps", "reduce", "reduce_scatter", "run_main", "start",
+           "stream_for"]

@@ -83,8 +83,14 @@ class _Kept:
         self._mem, self._arrays = mem, list[Array]()
 
     def empty(self, shape: int | tuple[int, ...], dtype: npt.DTypeLike, kind: str) -> Array:
-        self._arrays.append(self._mem.empty(shape, dtype, kind))
-        return self._arrays[-1]
+        return self._keep(self._mem.empty(shape, dtype, kind))
+
+    def adopt(self, array: Array, kind: str) -> Array:
+        return self._keep(self._mem.adopt(array, kind))
+
+    def _keep(self, array: Array) -> Array:
+        self._arrays.append(array)
+        return array
 
 
 @final

@@ -3,12 +3,16 @@
 Those of a group go one after the other, in the order in which they were begun; those of different groups side by side.
 Which stream drives them changes no bit and no byte.
 
-[Note: A thread] tests for messages, and sleeps where there are none, so that it takes little of the core that
-computes. Only one thread at a time calls MPI, whoever holds the lock.
+[Note: Polls or a thread] Polls look for messages where an operator begins. A thread does so while operators compute,
+and sleeps where there are none; only one thread at a time calls MPI, whoever holds the lock. Measured with a core a
+rank, on two hosts with 1 Gbit/s between them, a GPT step with overlap takes, of the time without: polls 0.77 to 0.82
+under MPICH and 0.69 to 0.94 under Open MPI, a thread 0.81 and 0.83 to 1.0. So polls are the default; a thread, which
+needs MPI_THREAD_MULTIPLE, may be better where cores are idle: MPIZERO_DRIVE=thread.
 """
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from abc import ABC, abstractmethod
@@ -18,7 +22,9 @@ from typing import final
 import numpy as np
 
 from mpizero.comm.collective import Collective
+from mpizero.comm.group import Group
 from mpizero.comm.wait import gave_up, wait
+from mpizero.errors import ConfigError
 
 SHORTEST_SLEEP, LONGEST_SLEEP = 20e-6, 500e-6  # of the thread, while nothing moves: doubled each time
 IDLE = 1.0  # seconds without work after which the thread ends; it is started again when there is some
@@ -102,7 +108,7 @@ class Polled(Stream):
 
 @final
 class Threaded(Stream):
-    """See [Note: A thread]."""
+    """See [Note: Polls or a thread]."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -160,3 +166,16 @@ class Threaded(Stream):
                         continue
                 sleep = SHORTEST_SLEEP if moved else min(2 * sleep, LONGEST_SLEEP)
                 time.sleep(0 if moved else sleep)
+
+
+def stream_for(world: Group) -> Stream:
+    """Polls, unless MPIZERO_DRIVE says `thread`. ConfigError for other words, and where MPI lets one thread call it."""
+    how = os.environ.get("MPIZERO_DRIVE") or "polls"
+    if how not in ("polls", "thread"):
+        raise ConfigError(f"MPIZERO_DRIVE={how!r} is no way to drive collectives: use polls or thread")
+    if how == "polls":
+        return Polled()
+    if world.thread_level != "MULTIPLE":
+        raise ConfigError(f"MPIZERO_DRIVE=thread needs an MPI that several threads may call (MPI_THREAD_MULTIPLE), but "
+                          f"{world.library} gives {world.thread_level}: leave it out, and polls drive collectives")
+    return Threaded()

@@ -9,7 +9,7 @@ from functools import cached_property, partial
 
 import numpy as np
 
-from mpizero.comm import Group, Mesh, Polled, TrafficLog, mesh, overlaps
+from mpizero.comm import Group, Mesh, TrafficLog, mesh, overlaps, stream_for
 from mpizero.data import Batch, global_samples, until
 from mpizero.engine.alike import compare_data, compare_model, compare_settings
 from mpizero.engine.config import Settings, TrainConfig
@@ -136,7 +136,7 @@ def prepare(config: TrainConfig, world: Group, *, task: Task | None = None, poli
     for unit in units:
         unit.initialise(task.model, settings.seed)
     state = TrainingState(units, make_scaler(settings))
-    stream = Polled()
+    stream = stream_for(world)
     ledger.between = stream.poll
     executor = Executor(task, setup.wrapping, units, written, ledger, stream)
     return Job(config, settings, task, world, grid, geometry, setup.lists, ledger, log, state, executor,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from mpizero.comm import Record
-from mpizero.schedule.actions import Backward, Forward, LoadBatch, Loss, LossBackward, OptimStep
+from mpizero.schedule.actions import Backward, Begin, Forward, LoadBatch, Loss, LossBackward, OptimStep
 
 COMPUTE = (LoadBatch, Forward, Loss, LossBackward, Backward)
 PARTS = ("compute", "update", "communication", "waiting", "rest")
@@ -20,7 +20,8 @@ def seconds_by(spent: Mapping[type, float], records: Iterable[Record], seconds: 
     compute = sum(spent.get(kind, 0.0) for kind in COMPUTE)
     inside = [(record.exposed, record.waited) for record in records]
     waiting = sum(waited for _, waited in inside)
-    parts = (compute, spent.get(OptimStep, 0.0), sum(total for total, _ in inside) - waiting, waiting)
+    talking = sum(total for total, _ in inside) - waiting + spent.get(Begin, 0.0)
+    parts = (compute, spent.get(OptimStep, 0.0), talking, waiting)
     return dict(zip(PARTS, (*parts, seconds - sum(parts)), strict=True))
 
 

@@ -23,7 +23,8 @@ from mpizero.layout import (MASTER, OWNED, REPLICATED, SHARDED, UPDATE_BLOCK, Ax
                             stored_states)
 from mpizero.memory.kinds import GRAD, OPTIM, PARAM, UNSHARDED_GRAD, UNSHARDED_PARAM, WORKSPACE
 from mpizero.memory.ledger import Ledger
-from mpizero.nn.model import Model
+from mpizero.nn.model import DRAW_BLOCK, Model
+from mpizero.nn.ops.blocks import spans
 from mpizero.optim import Optimizer
 
 Array = np.ndarray
@@ -133,15 +134,20 @@ class Unit:
             yield name, buffer, self.placement.optim
 
     def initialise(self, model: Model, seed: int) -> None:
-        """Each parameter once, keyed by its name; only one whole parameter lives at a time."""
-        for spec, offset in zip(self.layout.params, self.layout.offsets, strict=True):
-            values = self.ledger.adopt(model.initial(spec.name, seed), WORKSPACE).reshape(-1)
-            for buffer, keep in ((self.states[MASTER.name], self.placement.optim), (self.param, self.placement.params)):
-                kept = self.range_of(keep)
-                low, high = max(kept.start, offset), min(kept.stop, offset + spec.numel)
-                if low < high:
-                    buffer[low - kept.start : high - kept.start] = values[low - offset : high - offset]
-            del values
+        """Draw what this rank keeps, and nothing else, block by block. Workspace: a block of float32, and what drawing
+        it takes."""
+        self.ledger.at("init", self.layout.name)
+        master, optimised = self.states[MASTER.name], self.range_of(self.placement.optim)
+        size = max(min(DRAW_BLOCK, self.layout.padded_numel // 16), 1)  # never more than the unit weighs in 16 bits
+        block = self.ledger.empty(size, np.float32, WORKSPACE)
+        for param, begin, piece in self.layout.pieces(self.range_of(self.placement.params)):
+            for span in spans(piece.stop - piece.start, size):
+                values, low = block[: span.stop - span.start], piece.start + span.start
+                model.fill(param, seed, begin + span.start, values, self.ledger)
+                self.part_of(self.param, slice(low, low + values.size))[...] = values
+                own = slice(max(low, optimised.start), min(low + values.size, optimised.stop))
+                if own.start < own.stop:
+                    self.part_of(master, own)[...] = values[own.start - low : own.stop - low]
 
     def params_from_master(self) -> None:
         """Round "master", which was filled from outside, into the parameters, and complete those that are kept whole:

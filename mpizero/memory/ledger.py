@@ -24,12 +24,17 @@ class Allocator(Protocol):
 
     def empty(self, shape: int | tuple[int, ...], dtype: npt.DTypeLike, kind: str) -> np.ndarray: ...
 
+    def adopt(self, array: np.ndarray, kind: str) -> np.ndarray: ...
+
 
 class Uncounted:
     """Plain NumPy arrays: the allocator of references and benchmarks."""
 
     def empty(self, shape: int | tuple[int, ...], dtype: npt.DTypeLike, kind: str) -> np.ndarray:
         return np.empty(shape, dtype)
+
+    def adopt(self, array: np.ndarray, kind: str) -> np.ndarray:
+        return array
 
 
 class _Entry(weakref.ref):
@@ -82,7 +87,8 @@ class Ledger:
         return array
 
     def adopt(self, array: np.ndarray, kind: str) -> np.ndarray:
-        """Count an array that was made elsewhere (a batch of data). Views count as the array that owns their memory."""
+        """Count an array that was made elsewhere (a batch of data, random words). Views count as the array that owns
+        their memory."""
         owner = array
         while isinstance(owner.base, np.ndarray):
             owner = owner.base

@@ -16,7 +16,7 @@ from mpizero.layout.spec import ParamSpec, SegmentSpec
 from mpizero.memory.kinds import ACTIVATION
 from mpizero.memory.ledger import Allocator
 from mpizero.nn import functional as fn
-from mpizero.nn import init
+from mpizero.nn.init import Constant, Initial, Normal
 from mpizero.nn.model import Model, Segment
 from mpizero.nn.ops.blocks import Array, Context, spans
 from mpizero.nn.ops.gradients import Gradients
@@ -147,14 +147,13 @@ def gpt(config: GPTConfig = GPTConfig()) -> Model:
     spec = gpt_spec(config)
     embedding, *blocks, head = spec.segments
     segments = (EmbeddingSegment(), *(BlockSegment(block, config.heads) for block in blocks), HeadSegment(head))
-    return Model("gpt", spec, segments, lambda param, seed: _draw(param, seed, config.layers))
+    return Model("gpt", spec, segments, lambda param: _draw(param, config.layers))
 
 
-def _draw(param: ParamSpec, seed: int, layers: int) -> Array:
+def _draw(param: ParamSpec, layers: int) -> Initial:
     """GPT-2's: normal 0.02, the projections onto the residual stream smaller by sqrt(2 layers), biases 0, norms 1."""
     if param.name.endswith(".bias"):
-        return init.constant(param.shape, 0)
+        return Constant(0)
     if ".ln_" in "." + param.name:
-        return init.constant(param.shape, 1)
-    std = 0.02 / math.sqrt(2 * layers) if param.name.endswith("c_proj.weight") else 0.02
-    return init.normal(seed, param.name, param.shape, std)
+        return Constant(1)
+    return Normal(0.02 / math.sqrt(2 * layers) if param.name.endswith("c_proj.weight") else 0.02)

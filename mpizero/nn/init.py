@@ -1,39 +1,59 @@
-"""Initial values, keyed by (seed, parameter name).
+"""What parameters start from, described without storage: any range of the values is made alone, where it is wanted.
 
-Never by shape, position or rank, so every layout starts from the same model.
+Values are keyed by (seed, parameter name, place in the parameter), never by the model's layout or the rank, so every
+layout starts from the same model.
 """
 
 from __future__ import annotations
 
-import hashlib
 import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import final
 
-import numpy as np
-
+from mpizero.layout.spec import ParamSpec
+from mpizero.memory.ledger import Allocator
+from mpizero.nn.normal import fill_normal
 from mpizero.nn.ops.blocks import Array
 
 
-def generator(seed: int, name: str) -> np.random.Generator:
-    """The random stream of one parameter: Philox under a 128-bit hash of seed and name."""
-    key = hashlib.blake2b(f"{seed}/{name}".encode(), digest_size=16).digest()
-    return np.random.Generator(np.random.Philox(key=int.from_bytes(key, "little")))
+class Initial(ABC):
+    """How the values of a parameter begin: `Normal`, `Constant`, or a user's own."""
+
+    @abstractmethod
+    def fill(self, seed: int, name: str, begin: int, out: Array, mem: Allocator) -> None:
+        """Elements of parameter `name`, counted row by row, from `begin` on, into `out` (n,) float32.
+
+        Each is a function of seed, name and its own place: however a range is cut, the bits are the same. The caller
+        asks for a block at a time, so temporary arrays may be as large as `out`.
+        """
 
 
-def normal(seed: int, name: str, shape: tuple[int, ...], std: float) -> Array:
-    """float32 normal values of standard deviation `std`."""
-    values = generator(seed, name).standard_normal(shape, dtype=np.float32)
-    values *= np.float32(std)
-    return values
+@final
+@dataclass(frozen=True)
+class Normal(Initial):
+    """Normal values around 0 of standard deviation `std`."""
+
+    std: float
+
+    def fill(self, seed: int, name: str, begin: int, out: Array, mem: Allocator) -> None:
+        fill_normal(seed, name, begin, out, self.std, mem)
 
 
-def he_normal(seed: int, name: str, shape: tuple[int, ...]) -> Array:
-    """Normal with variance 2 / inputs, shape (inputs, outputs).
+@final
+@dataclass(frozen=True)
+class Constant(Initial):
+    """All equal."""
+
+    value: float
+
+    def fill(self, seed: int, name: str, begin: int, out: Array, mem: Allocator) -> None:
+        out.fill(self.value)
+
+
+def he_normal(param: ParamSpec) -> Normal:
+    """Normal with variance 2 / inputs, of a matrix (inputs, outputs).
 
     That keeps activations level through ReLU (arXiv:1502.01852, sec. 2.2).
     """
-    return normal(seed, name, shape, math.sqrt(2 / shape[0]))
-
-
-def constant(shape: tuple[int, ...], value: float) -> Array:
-    """float32, all equal."""
-    return np.full(shape, value, np.float32)
+    return Normal(math.sqrt(2 / param.shape[0]))

@@ -13,8 +13,8 @@ from mpizero.layout.models import MLPSizes, mlp_spec
 from mpizero.layout.spec import ParamSpec, SegmentSpec
 from mpizero.memory.kinds import ACTIVATION
 from mpizero.memory.ledger import Allocator
-from mpizero.nn import init
 from mpizero.nn.functional import linear, linear_backward, linear_backward_params, relu, relu_backward
+from mpizero.nn.init import Constant, Initial, he_normal
 from mpizero.nn.model import Model, Segment
 from mpizero.nn.ops.blocks import Array, Context
 from mpizero.nn.ops.casts import cast
@@ -68,7 +68,5 @@ def mlp(hidden: int = MLPSizes.hidden, layers: int = MLPSizes.layers, inputs: in
     return Model("mlp", spec, tuple(segments), _draw)
 
 
-def _draw(param: ParamSpec, seed: int) -> Array:
-    if param.name.endswith(".bias"):
-        return init.constant(param.shape, 0)
-    return init.he_normal(seed, param.name, param.shape)
+def _draw(param: ParamSpec) -> Initial:
+    return Constant(0) if param.name.endswith(".bias") else he_normal(param)

@@ -7,11 +7,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import final
 
+import numpy as np
+
 from mpizero.errors import ConfigError
 from mpizero.layout.spec import ModelSpec, ParamSpec
-from mpizero.memory.ledger import Allocator
-from mpizero.nn.ops.blocks import Array, Context
+from mpizero.memory.ledger import Allocator, Uncounted
+from mpizero.nn.init import Initial
+from mpizero.nn.ops.blocks import Array, Context, spans
 from mpizero.nn.ops.gradients import Gradients
+
+DRAW_BLOCK = 16384  # elements that are drawn at once: what `nn.normal` works on stays in a 1 MiB L2 cache
 
 
 class Segment(ABC):
@@ -54,13 +59,13 @@ class Model:
     """What is trained: `segments` compute those of `spec`, in its order.
 
     The loss comes after them and has no parameters.
-    draw: (parameter, seed) -> float32 values of its shape, a function of seed and name alone.
+    draw: parameter -> what its values are, described (`nn.init`): a model is described without storage.
     """
 
     name: str
     spec: ModelSpec
     segments: tuple[Segment, ...]
-    draw: Callable[[ParamSpec, int], Array] = field(repr=False)
+    draw: Callable[[ParamSpec], Initial] = field(repr=False)
 
     def __post_init__(self) -> None:
         if len(self.segments) != len(self.spec.segments):
@@ -68,11 +73,20 @@ class Model:
                               f"{len(self.spec.segments)}: give one for each")
 
     def initial(self, name: str, seed: int) -> Array:
-        """The float32 values parameter `name` starts from. KeyError for a name that it does not have; ConfigError where
-        `draw` gives another shape."""
+        """All float32 values that parameter `name` starts from, in its shape. KeyError for a name that it does not
+        have."""
         param = {param.name: param for param in self.spec.params}[name]
-        values = self.draw(param, seed)
-        if values.shape != param.shape:
-            raise ConfigError(f"model {self.name}: draw gave {values.shape} for parameter {name}, whose shape is "
-                              f"{param.shape}: return an array of that shape")
-        return values
+        values = np.empty(param.numel, np.float32)
+        for span in spans(param.numel, DRAW_BLOCK):
+            self.fill(param, seed, span.start, values[span], Uncounted())
+        return values.reshape(param.shape)
+
+    def fill(self, param: ParamSpec, seed: int, begin: int, out: Array, mem: Allocator) -> None:
+        """The values of a parameter from element `begin` on into `out` (n,) float32: as `initial` has them, and no
+        others. n is at most `DRAW_BLOCK`, or temporary arrays grow with it. ConfigError where `draw` gives no
+        `Initial`."""
+        drawn = self.draw(param)
+        if not isinstance(drawn, Initial):
+            raise ConfigError(f"model {self.name}: draw gave a {type(drawn).__name__} for parameter {param.name}: "
+                              "return how it is drawn, such as Normal(std) or Constant(0) of mpizero.nn.init")
+        drawn.fill(seed, param.name, begin, out, mem)

@@ -2,7 +2,9 @@
 
 from mpizero.layout import Geometry
 from mpizero.planner.footprint import MemoryPlan, formula_after_backward, plan_memory
-from mpizero.planner.traffic import formula_sent, formula_sizes, plan_traffic, plan_traffic_by_place, sent_between, sent_by_op, sent_bytes
+from mpizero.planner.traffic import (
+    formula_sent, formula_sizes, plan_traffic, plan_traffic_by_place, sent_between, sent_by_op, sent_bytes,
+)
 
 __all__ = ["Geometry", "MemoryPlan", "formula_after_backward", "formula_sent", "formula_sizes", "plan_memory",
            "plan_traffic", "plan_traffic_by_place", "sent_between", "sent_by_op", "sent_bytes"]

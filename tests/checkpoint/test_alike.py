@@ -39,7 +39,8 @@ def test_every_setting_is_of_one_kind():
 
 
 @pytest.mark.parametrize("config, change, said", [
-    (MLP, {"dtype": "float32"}, "`dtype` is float32, but was float16"), (MLP, {"seed": 3}, "`seed` is 3, but was 0"),
+    (MLP, {"dtype": "float32"}, "`dtype` is float32, but was float16"),
+    (MLP, {"seed": 3}, f"`seed` is 3, but was {MLP.seed}"),
     (MLP, {"optimizer": "adamw"}, "`optimizer` is adamw, but was adam"),
     (MLP, {"hidden": 11}, "`hidden` is 11, but was 10"),
     (MLP, {"weight_decay": 0.5}, "`weight_decay` is 0.5, but was 0.0"),
@@ -79,7 +80,7 @@ def test_a_model_of_ones_own(group, tmp_path):
     """Names, shapes and states are compared, whatever the settings say."""
     path = save(prepare(MLP, group), tmp_path)
     with pytest.raises(CheckpointError, match=r"parameter \S+ has shape \(32, 11\) in this model, but \(32, 10\) in /"):
-        resume(prepare(MLP, group, task=Task(mlp(hidden=11), TeacherTask(0))), path)
+        resume(prepare(MLP, group, task=Task(mlp(hidden=11), TeacherTask(MLP.seed))), path)
     with pytest.raises(CheckpointError, match="fingerprint"):
         resume(prepare(MLP, group, task=Task(mlp(hidden=10), TeacherTask(1))), path)
 

@@ -8,7 +8,11 @@ import time
 import numpy as np
 import pytest
 
-from mpizero.comm import Polled, Threaded, TrafficLog, begin_all_gather, begin_all_reduce, begin_reduce_scatter
+from mpizero.comm import (
+    Collective, Polled, Threaded, TrafficLog, begin_all_gather, begin_all_reduce, begin_reduce_scatter, stream_for,
+)
+from mpizero.comm.channel import Channel
+from mpizero.errors import CommunicationError, ConfigError
 from mpizero.memory.ledger import Ledger
 
 pytestmark = pytest.mark.mpi(min_size=2)
@@ -59,6 +63,23 @@ def test_a_record_for_each(world, stream):
     assert [record.bytes_sent for record in log.records] == [chunk, chunk, 2 * chunk, chunk]
 
 
+def test_an_error_while_it_is_driven_is_raised_where_it_is_waited_for(world, stream, monkeypatch):
+    monkeypatch.setenv("MPIZERO_TIMEOUT", "5")
+    channel = Channel(world.using(log=TrafficLog()), "broken")
+
+    def steps():
+        yield channel.requests()  # nothing to wait for
+        raise CommunicationError("lost")
+
+    collective = Collective(channel, steps())
+    stream.begin(collective)
+    time.sleep(0.1)  # a thread has come to it
+    with pytest.raises(CommunicationError, match="lost"):
+        stream.finish(collective)
+    stream.abandon()
+    assert not stream.queues
+
+
 def test_hidden_seconds_are_not_exposed(world):
     """A thread sends while this rank sleeps: nobody waits for it then."""
     log, stream = TrafficLog(), Threaded()
@@ -83,3 +104,17 @@ def test_workspace_lives_until_nobody_holds_the_collective(world, stream):
     assert ledger.live["workspace"] == taken
     del collective
     assert ledger.live["workspace"] == 0
+
+
+def test_who_drives_is_chosen_by_the_environment(world, monkeypatch):
+    monkeypatch.delenv("MPIZERO_DRIVE", raising=False)
+    assert isinstance(stream_for(world), Polled)
+    monkeypatch.setenv("MPIZERO_DRIVE", "thread")
+    if world.thread_level == "MULTIPLE":
+        assert isinstance(stream_for(world), Threaded)
+    monkeypatch.setattr(type(world), "thread_level", "FUNNELED")
+    with pytest.raises(ConfigError, match="MPIZERO_DRIVE=thread needs an MPI that several threads may call"):
+        stream_for(world)
+    monkeypatch.setenv("MPIZERO_DRIVE", "magic")
+    with pytest.raises(ConfigError, match="MPIZERO_DRIVE='magic' is no way to drive collectives: use polls or thread"):
+        stream_for(world)

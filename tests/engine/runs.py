@@ -13,7 +13,8 @@ from mpizero.engine.export import whole_state
 from mpizero.engine.job import Job, prepare
 from mpizero.engine.trainer import StepRecord, run_steps
 
-MLP = TrainConfig(model="mlp", hidden=10, steps=4, batch_size=3, dtype="float16")
+# of this seed no float16 gradient overflows at the first loss scale, on 1 to 4 ranks
+MLP = TrainConfig(model="mlp", hidden=10, steps=4, batch_size=3, dtype="float16", seed=39)
 GPT = TrainConfig(model="gpt", layers=2, d_model=8, heads=2, context=6, steps=3, batch_size=2, dtype="float32",
                   data=argparse.__file__)
 

@@ -111,7 +111,7 @@ def test_hybrid_meshes(group, stage):
 def test_a_models_own_word(group):
     """Of a user's model, no flag: the same run."""
     model = mlp(hidden=10)
-    own = Task(replace(model, spec=freeze(model.spec, ["layers.1.*"])), TeacherTask(0))
+    own = Task(replace(model, spec=freeze(model.spec, ["layers.1.*"])), TeacherTask(MLP.seed))
     jobs = [prepare(replace(MLP, stage="3", freeze=freeze), group, task=task)
             for freeze, task in ((("layers.1.*",), None), ((), own))]
     for job in jobs:

@@ -17,6 +17,7 @@ from mpizero.engine.trainer import run_steps
 from mpizero.errors import ConfigError
 from mpizero.layout import stored_states
 from mpizero.layout.flat import UPDATE_BLOCK
+from mpizero.nn.init import Normal
 from mpizero.optim import SGD, Adam, Lion
 from mpizero.schedule import STRATEGIES
 from tests.engine.plans import follows_its_plan
@@ -90,11 +91,7 @@ def masters(config, group, **options) -> dict[str, np.ndarray]:
 def random_task(config) -> Task:
     """The MLP's, with biases that are not 0."""
     task = built_in_task(config.resolved())
-
-    def draw(param, seed):
-        return np.random.default_rng(len(param.name) + param.numel).standard_normal(param.shape, np.float32) * 0.1
-
-    return Task(replace(task.model, draw=draw), task.data)
+    return Task(replace(task.model, draw=lambda param: Normal(0.1)), task.data)
 
 
 @pytest.mark.parametrize("stage", ["1", "3"])

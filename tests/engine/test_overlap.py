@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from mpizero.comm import Polled, Threaded
+from mpizero.comm import Polled, Stream, Threaded
 from mpizero.engine.job import prepare
 from mpizero.engine.trainer import run_steps
 from mpizero.errors import CommunicationError
@@ -61,17 +61,19 @@ def test_a_thread_ends_when_it_has_nothing_to_do(group, monkeypatch):
     outcomes_with(stream, replace(MLP, stage="3", steps=2, overlap="on"), group)  # and is started again
 
 
-@pytest.mark.parametrize("make", [Polled, Threaded])
-def test_an_error_while_it_is_driven_is_raised_where_it_is_waited_for(group, make, monkeypatch):
-    if group.size == 1:
-        pytest.skip("one rank sends nothing")
-    job = prepare(replace(MLP, stage="3", steps=1, overlap="on"), group)
-    job.executor.stream = make()
+class Broken(Stream):
+    """Nothing that is begun ends."""
 
-    def fails(requests):
+    def begin(self, collective):
+        self.queues.add(collective)
+
+    def finish(self, collective):
         raise CommunicationError("lost")
 
-    monkeypatch.setattr("mpizero.comm.channel.Requests.done", fails)
+
+def test_a_job_that_fails_leaves_nothing_under_way(group):
+    job = prepare(replace(MLP, stage="3", steps=1, overlap="on", backward_prefetch=1, forward_prefetch=1), group)
+    job.executor.stream = stream = Broken()
     with pytest.raises(CommunicationError, match="lost"):
         run_steps(job)
-    assert not job.executor.stream.queues
+    assert not stream.queues

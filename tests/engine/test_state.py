@@ -65,5 +65,5 @@ def test_the_held_out_loss_is_a_mean_over_held_out_targets(group):
         def train(self, samples):
             raise AssertionError("not to be evaluated")
 
-    job = prepare(MLP, group, task=Task(mlp(hidden=10), HeldOut(0)))
+    job = prepare(MLP, group, task=Task(mlp(hidden=10), HeldOut(MLP.seed)))
     assert evaluate_loss(job) == evaluate_loss(prepare(MLP, group))

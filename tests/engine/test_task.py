@@ -18,6 +18,7 @@ from mpizero.engine.trainer import run_steps
 from mpizero.errors import ConfigError, OutOfDeviceMemory
 from mpizero.layout import ModelSpec, ParamSpec, SegmentSpec, wrap
 from mpizero.memory.kinds import ACTIVATION
+from mpizero.nn.init import Constant
 from mpizero.nn.mlp import mlp
 from mpizero.nn.model import Loss, Model, Segment
 from mpizero.schedule import STRATEGIES
@@ -57,10 +58,7 @@ def test_a_parameter_that_no_segment_touches_stays_as_it_is(group, stage):
     """Its gradient is 0, whatever the storage held: NaN, in debug mode."""
     model = mlp(hidden=10)
     spec = replace(model.spec, params=(*model.spec.params, ParamSpec("idle", (5,))))
-
-    def draw(param, seed):
-        return np.full(5, 0.5, np.float32) if param.name == "idle" else model.draw(param, seed)
-
+    draw = lambda param: Constant(0.5) if param.name == "idle" else model.draw(param)  # noqa: E731
     task = Task(Model("mlp", spec, model.segments, draw), TeacherTask(0))
     job = prepare(replace(MLP, stage=stage, dtype="float32"), group, task=task, policy=lambda name: "all", debug=True)
     run_steps(job)
@@ -123,8 +121,8 @@ def repeated(segment, params, context, dy, grads, mem):
 
 
 @pytest.mark.parametrize(("model", "message"), [
-    (lambda: wrong_model(lambda param, seed: np.zeros(3, np.float32)),
-     r"draw gave \(3,\) for parameter layers.0.weight, whose shape is \(32, 10\)"),
+    (lambda: wrong_model(lambda param: np.zeros(3, np.float32)),
+     "model mlp: draw gave a ndarray for parameter layers.0.weight: return how it is drawn, such as Normal"),
     (lambda: wrong_model(backward=no_dx), "segment layers.1 gave no gradient of its input"),
     (lambda: wrong_model(backward=repeated), r"gradient of shape \(1,\) was added for parameter layers.1.weight"),
 ])
@@ -139,7 +137,7 @@ def test_a_parameter_without_dimensions(group, dtype):
     model = mlp(hidden=10)
     spec = ModelSpec((*model.spec.params, ParamSpec("factor", ())),
                      (*model.spec.segments, SegmentSpec("scale", ("factor",))))
-    ones = lambda param, seed: np.ones((), np.float32) if param.shape == () else model.draw(param, seed)  # noqa: E731
+    ones = lambda param: Constant(1) if param.shape == () else model.draw(param)  # noqa: E731
     task = Task(Model("scaled", spec, (*model.segments, Scale()), ones), TeacherTask(0))
     job = prepare(replace(MLP, dtype=dtype, accumulation=2, no_sync=True), group, task=task)
     run_steps(job)

@@ -12,6 +12,7 @@ from mpizero.engine.job import prepare
 from mpizero.engine.task import Task
 from mpizero.layout import ModelSpec, ParamSpec, SegmentSpec
 from mpizero.memory.kinds import ACTIVATION
+from mpizero.nn.init import Constant
 from mpizero.nn.mlp import LinearSegment, mlp
 from mpizero.nn.model import Model, Segment
 from mpizero.schedule import STRATEGIES
@@ -43,10 +44,7 @@ def experts():
     base = mlp(hidden=10)
     params = (*(ParamSpec(name, (32,)) for name in Experts.names), *base.spec.params)
     spec = ModelSpec(params, (SegmentSpec("experts", Experts.names), *base.spec.segments))
-
-    def draw(param, seed):
-        return np.zeros(32, np.float32) if param.name in Experts.names else base.draw(param, seed)
-
+    draw = lambda param: Constant(0) if param.name in Experts.names else base.draw(param)  # noqa: E731
     first = LinearSegment(base.spec.segments[0], first=False, last=False)  # which gives what is in front a gradient
     return Model("experts", spec, (Experts(), first, *base.segments[1:]), draw)
 

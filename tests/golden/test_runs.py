@@ -38,12 +38,12 @@ class Tolerance:
     state: float
 
 
-# Ten times what was measured, the largest of all runs, stages and numbers of ranks, with OpenBLAS's kernels for Zen,
-# Haswell, SkylakeX, Nehalem and Prescott.
+# Four times or more what was measured, the largest of all runs, stages and numbers of ranks, with OpenBLAS's kernels
+# for Zen, Haswell, SkylakeX, Nehalem and Prescott.
 TOLERANCE = {
-    "float32": Tolerance(2e-6, 3e-5),  # rounding to 24 bits, and sums in another order: 1.8e-7, 3.0e-6
-    "float16": Tolerance(3e-3, 2e-2),  # activations are rounded here and not there: 2.8e-4, 1.9e-3
-    "bfloat16": Tolerance(2e-2, 1e-1),  # the same with 8 times the rounding: 1.5e-3, 9.3e-3
+    "float32": Tolerance(2e-6, 3e-5),  # rounding to 24 bits, and sums in another order: 3.0e-7, 6.4e-6
+    "float16": Tolerance(3e-3, 2e-2),  # activations are rounded here and not there: 4.9e-4, 2.2e-3
+    "bfloat16": Tolerance(2e-2, 1e-1),  # the same with 8 times the rounding: 1.9e-3, 1.3e-2
 }
 RATE = 1e-12  # relative, of learning rates: a few float64 operations
 
