@@ -48,12 +48,21 @@ def mpi_broadcast(group: Group, flat: Array, root: int) -> None:
     group._comm.Bcast([flat.view(np.uint8), group._mpi.BYTE], root)
 
 
-def mpi_reduce(group: Group, flat: Array, out: Array, root: int) -> None:
-    """On group rank `root` out (numel,) = sum over ranks of flat (numel,)."""
-    group._comm.Reduce(flat, out if group.rank == root else None, root=root)
+def mpi_reduce(group: Group, flat: Array, out: Array | None, root: int) -> None:
+    """On group rank `root` out (numel,) = sum over ranks of flat (numel,). Without `out` there in place."""
+    if group.rank != root:
+        group._comm.Reduce(flat, None, root=root)
+    elif out is None:
+        group._comm.Reduce(group._mpi.IN_PLACE, flat, root=root)
+    else:
+        group._comm.Reduce(flat, out, root=root)
 
 
-def mpi_all_gather_unequal(group: Group, flat: Array, shard: Array, counts: Sequence[int]) -> None:
-    """flat (numel,) = all ranks' shards, of so many elements each, one after the other. Any dtype."""
+def mpi_all_gather_unequal(group: Group, flat: Array, shard: Array | None, counts: Sequence[int]) -> None:
+    """flat (numel,) = all ranks' shards, of so many elements each, one after the other. Any dtype.
+
+    Without `shard` in place.
+    """
     byte, nbytes = group._mpi.BYTE, [count * flat.itemsize for count in counts]
-    group._comm.Allgatherv([shard.view(np.uint8), byte], [flat.view(np.uint8), nbytes, byte])
+    mine = group._mpi.IN_PLACE if shard is None else [shard.view(np.uint8), byte]
+    group._comm.Allgatherv(mine, [flat.view(np.uint8), nbytes, byte])
