@@ -132,9 +132,10 @@ def test_tables_fit_a_terminal():
            "losses_equal_dp": True, "after_backward": 228_592, "peak": 230_920, "sent": 97_968,
            "messages": 30, "bytes_equal_plan": True, "bytes_equal_formula": True, "traffic_equals_plan": True,
            "traffic_equals_formula": True, "replicas_equal": True}
-    rows = [row | {"stage": stage} for stage in ("0", "1", "1-allreduce", "2", "3")]
+    rows = [row | {"stage": stage} for stage in ("0", "1", "1-allreduce", "2", "3", "3-broadcast")]
     one = proof.show_stages(rows).split("\n")
     assert len(one) == 5 and one[-1].split()[:2] == ["all", "yes"] and max(map(len, one)) <= proof.COLUMNS
+    del rows[5]
     rows[2] |= {"moments_equal_dp": False, "bytes_equal_formula": False}
     rows[3] |= {"peak": 5}
     shown = proof.show_stages(rows).split("\n")
@@ -183,7 +184,7 @@ def test_elsewhere_it_says_so_in_lines_now_and_then(monkeypatch, capsys):
 def test_one_rank_proves_little_and_says_so(launch):
     end = launch(None, "-m", "mpizero.verify")
     assert end.status == 0 and "fault:" not in end.stdout, end.output
-    assert end.stdout.endswith("every claim holds: 5 of 5 rows, on 1 rank, where nothing is sharded or sent and the "
+    assert end.stdout.endswith("every claim holds: 6 of 6 rows, on 1 rank, where nothing is sharded or sent and the "
                                "fault is not\ntried: start several with mpirun -n 4 python -m mpizero.verify\n")
 
 
@@ -196,11 +197,11 @@ def test_logs_of_all_stages_become_one_picture(launch, tmp_path):
     *_, told, empty, last = end.stdout.splitlines()
     assert told == f"  python -m mpizero.report {tmp_path}/logs" and not empty and last.startswith("every claim holds")
     assert max(map(len, end.stdout.splitlines())) <= max(100, len(str(tmp_path)) + 80)
-    assert end.stderr.startswith("run 1 of 21: 1 rank, stage 0\n")  # below mpirun nothing is a terminal
+    assert end.stderr.startswith("run 1 of 23: 1 rank, stage 0\n")  # below mpirun nothing is a terminal
     logs = [read_log(folder) for folder in sorted((tmp_path / "logs").iterdir())]
     assert [log.run["stage"] for log in logs] == list(STRATEGIES)
     assert all(log.run["world_size"] == 2 and log.summary["run"] == log.run["run"] and log.trace and len(log.steps) == 6
                and log.run["command"].startswith("python -m mpizero.verify --model gpt --log") for log in logs)
     assert not list(tmp_path.glob("logs/*/older"))
     said = verdicts(compare(logs))
-    assert said[0].startswith("stage 1, stage 1-allreduce, stage 2 and stage 3: all 6 losses are those of stage 0")
+    assert said[0].startswith("stage 1, stage 1-allreduce, stage 2, stage 3 and stage 3-broadcast: all 6 losses are those of stage 0")
