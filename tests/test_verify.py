@@ -204,4 +204,5 @@ def test_logs_of_all_stages_become_one_picture(launch, tmp_path):
                and log.run["command"].startswith("python -m mpizero.verify --model gpt --log") for log in logs)
     assert not list(tmp_path.glob("logs/*/older"))
     said = verdicts(compare(logs))
-    assert said[0].startswith("stage 1, stage 1-allreduce, stage 2, stage 3 and stage 3-broadcast: all 6 losses are those of stage 0")
+    assert said[0].startswith("stage 1, stage 1-allreduce, stage 2, stage 3 and stage 3-broadcast: all 6 losses are "
+                              "those of stage 0")
