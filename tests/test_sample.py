@@ -12,7 +12,7 @@ import pytest
 from mpizero.sample import _told
 from tests.golden.gpt2 import shapes
 from tests.support.launch import ROOT, clean_environment, mpirun
-from tests.test_train import sentence
+from tests.test_train_mistakes import sentence
 
 numpy_files = pytest.importorskip("safetensors.numpy")
 SAMPLE = ("-m", "mpizero.sample")

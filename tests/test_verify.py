@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from mpizero import proof, verify
 from mpizero.comm import reduce_scatter
+from mpizero.engine.config import TrainConfig
 from mpizero.engine.unit import Unit
 from mpizero.report.compare import compare, verdicts
 from mpizero.report.log import read_log
@@ -124,6 +126,26 @@ def test_whatever_differs_from_data_parallelism_is_said(other):
     row = dp | {other: "c"}
     verify._compare([row], dp)
     assert {what: row[f"{what}_equal_dp"] for what in dp} == {what: what != other for what in dp}
+
+
+def test_a_row_tells_of_the_rank_that_has_most(monkeypatch):
+    """Ranks differ where units have owners; each is held against its own formula."""
+    def rank(count):
+        keys = ("after_backward", "peak", "at_rest", "sent_bytes_per_step")
+        return {**dict.fromkeys(keys, count), **{f"planned_{key}": count for key in keys}, "messages_per_step": count,
+                "by_op": {}, "planned_by_op": {}, "steps_off_plan": 0, "formula_after_backward": count,
+                "formula_sent_bytes_per_step": count}
+
+    summary = {"memory": [rank(1), rank(2)], "traffic": [rank(3), rank(4)], "replicas_equal": True, "losses": [],
+               "weights_sha256": "", "exp_avg_sha256": "", "exp_avg_sq_sha256": ""}
+    job = SimpleNamespace(geometry=SimpleNamespace(shards=2))
+    monkeypatch.setattr(verify, "_run", lambda *_: (job, summary))
+    row = verify._row("stage", TrainConfig(stage="3-broadcast"), SimpleNamespace(size=2), lambda what: None)
+    assert [row[key] for key in ("after_backward", "peak", "sent", "messages", "formula_sent")] == [2, 2, 4, 4, 4]
+    assert row["bytes_equal_formula"] and row["traffic_equals_formula"]
+    summary["traffic"][0]["formula_sent_bytes_per_step"] = 4
+    row = verify._row("stage", TrainConfig(stage="3-broadcast"), SimpleNamespace(size=2), lambda what: None)
+    assert not row["traffic_equals_formula"]
 
 
 def test_tables_fit_a_terminal():

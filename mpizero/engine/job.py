@@ -22,6 +22,7 @@ from mpizero.engine.unit import Unit
 from mpizero.errors import OutOfDeviceMemory
 from mpizero.layout import (OPTIMIZERS, ActivationBytes, Axis, Geometry, Policy, Wrapping, freeze, named_policy,
                             with_decay)
+from mpizero.memory.heap import keep_heap
 from mpizero.memory.host import available_bytes
 from mpizero.memory.ledger import Ledger
 from mpizero.nn.losses import CrossEntropy
@@ -107,6 +108,7 @@ def prepare(config: TrainConfig, world: Group, *, task: Task | None = None, poli
     ConfigError for what can never work, DataError for data that cannot be used, OutOfDeviceMemory where the states do
     not fit.
     """
+    keep_heap()
     settings = config.resolved(ranks=world.size)
     if config.overlap == "auto" and overlaps(world.hosts):
         settings = replace(settings, step=replace(settings.step, overlap=True))

@@ -57,7 +57,7 @@ def test_hybrid_meshes(world, shared_path, name):
 
 @pytest.mark.parametrize("hidden, dtype", [(1, "float16"), (2, "bfloat16"), (13, "float32")])
 def test_other_ranks_stages_and_wrapping(world, shared_path, hidden, dtype):
-    """4 -> 3 -> 2 -> 1 -> 4 ... ranks; parameters of 1 to 416 elements, most of them primes or less than a rank each."""
+    """4 -> 3 -> 2 -> 1 -> 4 ... ranks; parameters of 1 to 416 elements, most of them primes or less than one a rank."""
     ways = [(4, "3", by_name), (3, "2", None), (2, "1", by_name), (1, "0", None), (4, "1", None), (3, "3", by_name),
             (4, "3-broadcast", by_name), (2, "2", None), (3, "3-broadcast", None)]
     for number, (ranks, stage, policy) in enumerate(ways):

@@ -8,12 +8,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from mpizero.engine import job as job_module
 from mpizero.engine.agreement import _of_ranks
 from mpizero.engine.job import prepare
 from mpizero.engine.summary import summarise
 from mpizero.engine.trainer import run_steps
 from mpizero.engine.verdict import verdict
+from mpizero.errors import OutOfDeviceMemory
 from mpizero.layout import MeshShape
+from mpizero.quantities import in_units
 from tests.engine.plans import run_as_planned
 from tests.engine.runs import GPT, MLP, run
 
@@ -51,6 +54,19 @@ def test_what_each_rank_keeps_and_sends(group):
     assert traffic["by_op"].get("broadcast", 0) == handed_on and traffic["by_op"].get("reduce", 0) == reduced
     in_all = sum(each["sent_bytes_per_step"] for each in summary["traffic"])
     assert in_all == 2 * (n - 1) * (3 * n + 1) * sum(UNITS) // n  # stage 3's 3 (n - 1) psi, and a part to each owner
+
+
+def test_a_host_needs_room_for_what_each_of_its_ranks_plans(group, monkeypatch):
+    """Ranks of a host do not plan alike: together they take what each of them does."""
+    config = replace(MLP, hidden=96, stage="3-broadcast")
+    peaks = {1: [559_744], 4: [106_432, 186_240, 186_240, 186_240]}.get(group.size)
+    if peaks is None:
+        pytest.skip("by hand for 1 and 4 ranks")
+    monkeypatch.setattr(job_module, "available_bytes", lambda: sum(peaks))
+    prepare(config, group)
+    monkeypatch.setattr(job_module, "available_bytes", lambda: sum(peaks) - 1)
+    with pytest.raises(OutOfDeviceMemory, match=f"come to {in_units(sum(peaks))} "):
+        prepare(config, group)
 
 
 @pytest.mark.launches

@@ -62,13 +62,16 @@ def test_linear(dtype, n, k, m):
             same(narrow[name], full[name])
 
 
-def test_large_products_are_right_to_one_rounding(dtype):
-    """Tiles add up in another order than one call of BLAS.
+@pytest.mark.parametrize("p,q,r", [(700, 1500, 600), (600, 40, 2100), (9, 600, 2100)])
+def test_large_products_are_right_to_one_rounding(dtype, p, q, r):
+    """Deep ones, and wide ones, where a tile of a meets several of b.
+
+    Tiles add up in another order than one call of BLAS.
 
     float32's rounding, 1e-6, may move a value over one 16-bit boundary.
     """
-    a, b = stored(dtype, 700, 1500), stored(dtype, 1500, 600, seed=1)
-    out = np.empty((700, 600), dtype)
+    a, b = stored(dtype, p, q), stored(dtype, q, r, seed=1)
+    out = np.empty((p, r), dtype)
     fn.matmul(a, b, out, MEM)
     right = a.astype(np.float64) @ b.astype(np.float64)
     half_step = 2.0**-11 if dtype == np.float16 else 2.0**-8

@@ -22,7 +22,9 @@ def block_sizes(request, monkeypatch):
         monkeypatch.setattr(blocks, "BLOCK", 11)
         monkeypatch.setattr("mpizero.nn.ops.activation.BLOCK", 11)
         monkeypatch.setattr(matmul_file, "TILE", 2)
+        monkeypatch.setattr(matmul_file, "WIDE", 3)
         monkeypatch.setattr("mpizero.nn.ops.linear.TILE", 2)
+        monkeypatch.setattr("mpizero.nn.ops.linear.WIDE", 3)
         monkeypatch.setattr(attention_file, "QUERIES", 2)
         monkeypatch.setattr(attention_file, "SCORES", 40)
 

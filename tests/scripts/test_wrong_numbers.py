@@ -58,11 +58,11 @@ kept, reshard = [], Unit.reshard
 Unit.reshard = lambda unit: (kept.append(unit.whole_param), reshard(unit))"""
 DOUBLE = """
 import mpizero.engine.unit as unit
-reduce_scatter = unit.reduce_scatter
+begin = unit.begin_reduce_scatter
 def twice(group, flat, out, **more):
-    reduce_scatter(group, flat.copy(), out.copy(), **more)
-    reduce_scatter(group, flat, out, **more)
-unit.reduce_scatter = twice"""
+    begin(group, flat.copy(), out.copy(), **more).finish()
+    return begin(group, flat, out, **more)
+unit.begin_reduce_scatter = twice"""
 KEPT = """
 import meshes
 from dataclasses import replace

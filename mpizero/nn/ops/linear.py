@@ -22,7 +22,7 @@ from mpizero.nn.ops.blocks import (
     vector,
 )
 from mpizero.nn.ops.gradients import Gradients
-from mpizero.nn.ops.matmul import TILE, matmul, read_tile, tile_buffer, tiles
+from mpizero.nn.ops.matmul import TILE, WIDE, matmul, read_tile, tile_buffer, tiles
 
 
 def linear(x: Array, weight: Array, bias: Array, mem: Allocator, residual: Array | None = None,
@@ -34,14 +34,14 @@ def linear(x: Array, weight: Array, bias: Array, mem: Allocator, residual: Array
     y = mem.empty((len(x), weight.shape[1]), x.dtype, ACTIVATION) if out is None else out
     b = vector(bias)
     if compute_dtype(x.dtype) == x.dtype:
-        np.matmul(x, weight, out=y)  # x (n,K) @ weight (K,M) -> y (n,M)
+        matmul(x, weight, y, mem)  # x (n,K) @ weight (K,M) -> y (n,M)
         for rows in spans(len(y), row_step(y.shape[1])):
             block = y[rows]
             block += b
             if residual is not None:
                 block += residual[rows]
         return y
-    buffer = None if residual is None else tile_buffer(residual, b.dtype, mem)
+    buffer = None if residual is None else tile_buffer(residual, WIDE, b.dtype, mem)
     for rows, columns, tile in tiles(x, weight, mem):
         tile += b[columns]
         if residual is not None:

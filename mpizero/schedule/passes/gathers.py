@@ -65,7 +65,7 @@ def limit_all_gathers(actions: Iterable[Action], limit: int, segments: Sequence[
     out: list[Action] = []
     waiting: list[Gather] = []
     gathered, leaving = 0, deque[int]()  # units freed, for whose memory nobody has waited
-    for action in actions:
+    for action in (action for action in actions if not isinstance(action, AwaitFree)):
         if isinstance(action, Gather):
             waiting.append(action)
             continue
