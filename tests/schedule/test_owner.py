@@ -52,6 +52,7 @@ def test_effects():
 def test_an_update_changes_what_the_owner_keeps():
     """So a broadcast that is under way while it changes is refused."""
     geometry = step("3-broadcast", chain(), 4)[1]
+    assert v.own(1) in effect_of(OptimStep(1), geometry).touched
     assert effect_of(Broadcast(1), geometry).meets(effect_of(OptimStep(1), geometry))
     assert not effect_of(Broadcast(1), geometry).meets(effect_of(OptimStep(2), geometry))
 
