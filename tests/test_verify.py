@@ -44,7 +44,8 @@ def test_the_whole_proof(world):
 
 def check_groups(rows):
     proven = {(row["ranks"], row["stage"]) for row in rows if row["row"] == "stage"}
-    assert proven == {(ranks, stage) for ranks in (1, 2, 3, 4) for stage in ("0", "1", "1-allreduce", "2", "3")}
+    assert proven == {(ranks, stage) for ranks in (1, 2, 3, 4)
+                      for stage in ("0", "1", "1-allreduce", "2", "3", "3-broadcast")}
     (hybrid,) = [row for row in rows if row["row"] == "hybrid"
                  and (row["ranks"], row["stage"], row["shard_size"]) == (4, "3", 2)]
     assert (hybrid["sent"], hybrid["after_backward"]) == (130_624, 8 * 32_656)
