@@ -33,9 +33,13 @@ def compare(shards: Summary, owners: Summary, units: list[int]) -> Demo:
     played = {stage: play(stage) for stage in NAMES}
     same = all(shards[key] == owners[key]
                for key in ("weights_sha256", "exp_avg_sha256", "exp_avg_sq_sha256", "losses"))
-    rows = [[NAMES[stage], *(f"{min(each[stage]):,} to {max(each[stage]):,}" for each in (kept, sent)),
-             sum(sent[stage]), 1e3 * summary["seconds"] / len(summary["losses"]), played[stage].communication,
-             played[stage].finish] for stage, summary in both.items()]
+    rows = [[words, *(each[stage] for stage in NAMES)] for words, each in {
+        "bytes of a rank after backward": _from_to(kept), "sent by a rank in a step": _from_to(sent),
+        "sent by all ranks": {stage: sum(each) for stage, each in sent.items()},
+        "ms a step, in this run": {stage: 1e3 * summary["seconds"] / len(summary["losses"])
+                                   for stage, summary in both.items()},
+        "13B: seconds of collectives": {stage: each.communication for stage, each in played.items()},
+        "13B: seconds of the step": {stage: each.finish for stage, each in played.items()}}.items()]
     return Demo("Stage 3 as the slides draw it: each unit has an owner, which broadcasts it", "3.3, 7.4", [
         holds("Weights, moments and all losses are ZeRO-3's, bit for bit", "ours, after lecture 3.3", "the same bits",
               "the same bits" if same else "others", same, kind="measured"),
@@ -57,11 +61,14 @@ def compare(shards: Summary, owners: Summary, units: list[int]) -> Demo:
             between("The whole step, overlapped: of ZeRO-3's seconds", "ours", 1.0, None,
                     played["3-broadcast"].finish / played["3"].finish, "times"),
             given="the lecture's machine, 8 ranks a host; a chain hands on 2 MiB at a time"),
-    ], table(["stage", "bytes after backward", "sent by a rank", "by all", "ms a step", "13B: s of collectives",
-              "in all"], rows),
+    ], table(["", *NAMES.values()], rows),
         "units go to owners in turn; ms are of this run and decide nothing; seconds of the 13B model are simulated.",
         data={"kept": kept, "sent": sent, "ops": ops, "simulated": {stage: each.data()["finish"]
                                                                     for stage, each in played.items()}})
+
+
+def _from_to(ranks: dict[str, list[int]]) -> dict[str, str]:
+    return {stage: f"{min(each):,} to {max(each):,}" for stage, each in ranks.items()}
 
 
 def play(stage: str) -> Timeline:
