@@ -27,9 +27,10 @@ COLLECTIVES = """Our rings against MPI's own collectives, called in turn; median
 
 bytes is the whole array, as in nccl-tests: what a rank puts into a reduce-scatter or an all-reduce, what it has after
 an all-gather. algbw = bytes / time; busbw = algbw (n-1)/n, for an all-reduce algbw 2 (n-1)/n: what a rank of the ring
-sends per second. Ours works in place, MPI's is called with a send and a receive buffer, or with MPI_IN_PLACE if
---in-place is given: then an all-gather of two ranks is the same single copy on both sides, and the best that can be had
-is a tie."""
+sends per second; for broadcast and reduce, from and to rank 0, algbw. The last row gathers shards of which one element
+has moved from rank 1 to rank 0, by a broadcast from each rank in turn, as PyTorch does, against MPI_Allgatherv. Ours
+works in place, MPI's is called with a send and a receive buffer, or with MPI_IN_PLACE if --in-place is given: then an
+all-gather of two ranks is the same single copy on both sides, and the best that can be had is a tie."""
 
 STEP = """A whole training step of the MLP against the same NumPy operators without ledger, schedule and rings, in turn;
 medians of the slowest rank. rings: of the step, inside collectives, waiting for the other ranks included. With more

@@ -14,7 +14,7 @@ from mpizero.dtypes import ITEMSIZE
 from mpizero.engine.config import Settings
 from mpizero.engine.job import Job
 from mpizero.engine.trainer import StepRecord
-from mpizero.layout import REPLICATED, SHARDED, Wrapping
+from mpizero.layout import OWNED, REPLICATED, Wrapping
 from mpizero.memory.kinds import ACTIVATION, MODEL_STATE, WORKSPACE
 from mpizero.planner import formula_sizes
 from mpizero.quantities import in_units
@@ -218,14 +218,17 @@ def _formula(summary: Mapping[str, Any]) -> str:
     """What the papers say of it; "" where they speak of other steps, or other bytes were sent."""
     if any(rank["sent_bytes_per_step"] != rank["formula_sent_bytes_per_step"] for rank in summary["traffic"]):
         return ""
+    placement = STRATEGIES[summary["stage"]].placement
     shards, replicas, size = summary["shard_size"], summary["replicas"], ITEMSIZE[summary["dtype"]]
     volume, psi = STRATEGIES[summary["stage"]].volume, f"psi = {summary['trained_padded_psi']:,} with padding"
     if summary["frozen_psi"]:
-        gathered = STRATEGIES[summary["stage"]].placement.params is SHARDED
+        gathered = placement.params is not REPLICATED
         psi += ", of what trains" + (", and the gathers of what is frozen" if gathered else "")
     dtypes = [summary[name] for name in ("dtype", "reduce_dtype", "sum_dtype")]
-    sizes = formula_sizes(STRATEGIES[summary["stage"]].placement, volume, *dtypes)
+    sizes = formula_sizes(placement, volume, *dtypes)
     each = " + ".join(map(str, sizes))
+    if placement.params is OWNED:
+        return _of_owners(sizes, dtypes[-1], shards, replicas, psi)
     if len(set(dtypes)) > 1 and shards > 1 and replicas > 1:
         across = " + ".join(str(ITEMSIZE[name]) for name in dtypes[1:])
         return (f"= ({each}) (F-1)/F psi + ({across}) (R-1)/R psi/F bytes: F = {shards} shards, R = {replicas} "
@@ -236,6 +239,15 @@ def _formula(summary: Mapping[str, Any]) -> str:
         return (f"= {volume} (F-1)/F psi + 2 (R-1)/R psi/F elements of {size} bytes: F = {shards} shards, "
                 f"R = {replicas} replicas, {psi}")
     return f"= {volume if shards > 1 else 2} (N-1)/N psi elements of {size} bytes: N = {shards * replicas}, {psi}"
+
+
+def _of_owners(sizes: Sequence[int], sum_dtype: str, shards: int, replicas: int, psi: str) -> str:
+    """Of all ranks together: each for itself has a formula of its own."""
+    wire, total = sizes[0], ITEMSIZE[sum_dtype]
+    across = f" + ({wire} + {total}) (R-1) psi" if replicas > 1 else ""
+    return (f"= in all {'R ' if replicas > 1 else ''}(F-1) ({' + '.join(map(str, sizes))} + {total}/F) psi{across} "
+            f"bytes, where each unit is used once: F = {shards} ranks of which each unit has one owner"
+            f"{f', R = {replicas} replicas' if replicas > 1 else ''}, {psi}")
 
 
 def _grouped(names: Sequence[str], ranks: Sequence[Mapping[str, Any]],

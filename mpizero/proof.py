@@ -28,7 +28,7 @@ DP = {"weights": "weights_equal_dp", "moments": "moments_equal_dp", "losses": "l
 
 def show_stages(rows: list[Row]) -> str:
     """Every stage with all ranks in one shard group."""
-    return "bytes of model states and messages, of rank 0\n" + _table(
+    return "bytes of model states and messages, of the rank that has most\n" + _table(
         ["stage", SAME, *HEADINGS], [[row["stage"], _same(row), *_counts(row)] for row in rows])
 
 

@@ -28,7 +28,6 @@ from mpizero.engine.replicas import largest_difference
 from mpizero.engine.summary import summarise
 from mpizero.engine.trace import trace
 from mpizero.engine.trainer import run_steps
-from mpizero.planner import formula_sent
 from mpizero.proof import COLUMNS, progress, show_fault, show_hybrids, show_stages, show_whole
 from mpizero.runlog import begin_log, make_folder, new_id
 from mpizero.schedule import STRATEGIES, IllegalSchedule, validate
@@ -141,19 +140,24 @@ def _row(kind: str, config: TrainConfig, group: Group, step: Callable[[str], Non
     step(f"{counted(group.size, 'rank')}, stage {config.stage}")
     job, summary = _run(config, group, logs)
     memory, traffic = summary["memory"], summary["traffic"]
-    formula = formula_sent(job.geometry, STRATEGIES[config.stage].volume)
+
+    def most(ranks: Sequence[Row], what: str) -> int:
+        return max(rank[what] for rank in ranks)
+
     return {
         "row": kind, "ranks": group.size, "stage": config.stage, "shard_size": job.geometry.shards,
         "weights": summary["weights_sha256"], "moments": summary["exp_avg_sha256"] + summary["exp_avg_sq_sha256"],
-        "losses": summary["losses"], "after_backward": memory[0]["after_backward"], "peak": memory[0]["peak"],
-        "sent": traffic[0]["sent_bytes_per_step"], "messages": traffic[0]["messages_per_step"],
-        "formula_after_backward": memory[0]["formula_after_backward"], "formula_sent": formula,
+        "losses": summary["losses"], "after_backward": most(memory, "after_backward"), "peak": most(memory, "peak"),
+        "sent": most(traffic, "sent_bytes_per_step"), "messages": most(traffic, "messages_per_step"),
+        "formula_after_backward": most(memory, "formula_after_backward"),
+        "formula_sent": most(traffic, "formula_sent_bytes_per_step"),
         "bytes_equal_plan": all(rank[what] == rank[f"planned_{what}"] for rank in memory
                                 for what in ("after_backward", "peak", "at_rest")),
         "bytes_equal_formula": all(rank["after_backward"] == rank["formula_after_backward"] for rank in memory),
         "traffic_equals_plan": all(rank["by_op"].get(op, 0) == sent and not rank["steps_off_plan"] for rank in traffic
                                    for op, sent in rank["planned_by_op"].items()),
-        "traffic_equals_formula": all(rank["sent_bytes_per_step"] == formula for rank in traffic),
+        "traffic_equals_formula": all(rank["sent_bytes_per_step"] == rank["formula_sent_bytes_per_step"]
+                                      for rank in traffic),
         "replicas_equal": summary["replicas_equal"],
     }
 

@@ -25,6 +25,7 @@ STEPS, FEW_STEPS = 50, 10  # of four ranks, of fewer
 UNITS = [3168, 9312, 9312, 9312, 1552]
 PSI = sum(UNITS)
 LABEL = {"0": "data parallel", "1": "ZeRO-1", "1-allreduce": "ZeRO-1, all-reduce", "2": "ZeRO-2", "3": "ZeRO-3"}
+OWNERS = "3-broadcast"  # has a demo of its own
 # a psi + b psi/N bytes a rank, as the lecture has it; both ways of stage 1 keep the same
 KEPT = {"0": (16, 0), "1": (4, 12), "1-allreduce": (4, 12), "2": (2, 14), "3": (0, 16)}
 VOLUME = {"0": 2, "1": 2, "1-allreduce": 3, "2": 2, "3": 3}  # psi elements that a rank sends, times (N-1)/N
@@ -48,8 +49,8 @@ class Runs:
         return self.done[stage, ranks, whole]
 
     def all(self, ranks: int = RANKS) -> dict[str, Summary]:
-        """One for each strategy."""
-        return {stage: self.of(stage, ranks) for stage in STRATEGIES}
+        """One for each strategy under which all ranks keep alike."""
+        return {stage: self.of(stage, ranks) for stage in STRATEGIES if stage != OWNERS}
 
 
 def same_bits(runs: Runs) -> Demo:
@@ -210,7 +211,13 @@ def fewer_ranks(runs: Runs) -> Demo:
                 data={"rows": rows})
 
 
-DEMOS = (same_bits, bytes_kept, bytes_sent, forgotten_gather, fewer_ranks)
+def owner_broadcast(runs: Runs) -> Demo:
+    """Demo 6."""
+    from owners import compare
+    return compare(runs.of("3"), runs.of(OWNERS), UNITS)
+
+
+DEMOS = (same_bits, bytes_kept, bytes_sent, forgotten_gather, fewer_ranks, owner_broadcast)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

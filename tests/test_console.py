@@ -123,6 +123,9 @@ def test_the_formula_stands_where_the_bytes_are_its_own():
     assert "(N-1)/N" not in proof(summary)
     _, hybrid, _ = sample(ranks=4, units=3, shards=2)
     assert "= 3 (F-1)/F psi + 2 (R-1)/R psi/F elements of 2 bytes: F = 2 shards, R = 2 replicas" in proof(hybrid)
+    for shards, text in ((None, "= in all (F-1) (2 + 2 + 2 + 2/F) psi bytes, where each unit is used once: F = 4"),
+                         (2, "= in all R (F-1) (2 + 2 + 2 + 2/F) psi + (2 + 2) (R-1) psi bytes, where")):
+        assert text in proof(sample(ranks=4, units=3, stage="3-broadcast", shards=shards)[1])
 
 
 def test_the_formula_of_gradients_with_other_sizes():

@@ -8,7 +8,7 @@ import shlex
 
 import pytest
 
-from mpizero import train, verify
+from mpizero import bench, train, verify
 from mpizero.plan.__main__ import _joined, _parser
 from mpizero.report import __main__ as report
 from tests.support.launch import ROOT
@@ -57,7 +57,8 @@ def test_the_command_is_taken(command, monkeypatch):
     if module == "mpizero.plan":
         assert _parser().parse_args(_joined(flags))
         return
-    entry = {"mpizero.train": train, "mpizero.verify": verify, "mpizero.report": report}[module]
+    entry = {"mpizero.train": train, "mpizero.verify": verify, "mpizero.report": report,
+             "mpizero.bench": bench}[module]
     monkeypatch.setattr(entry, "_write" if entry is report else "start", taken)
     with pytest.raises(Taken):
         (report.report if entry is report else entry.main)(flags)

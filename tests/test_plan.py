@@ -53,6 +53,39 @@ def test_memory_pads(plan):
     assert found["formula_without_padding"] == 4 * 32_656 + 12 * 32_656 / 3 and "without padding" in out
 
 
+def test_memory_of_owners(plan):
+    """The table is of the rank that keeps most; what the other end keeps is said."""
+    found, out = plan("memory --model mlp --ranks 4 --stage 3-broadcast")
+    assert (found["at_rest"], found["after_backward"], found["peak"]) == (14 * 9312, 16 * 9312, 186_240)
+    assert found["formula"] == found["formula_without_padding"] == 16 * 9312
+    assert found["places"] == {"fullest": 1, "emptiest": 0} and found["emptiest"]["after_backward"] == 16 * 4720
+    assert "number 0, has 66,080 at rest, 75,520 after backward" in " ".join(out.split())
+    assert "16 psi/N on average and 16 psi of the 9,312 that this rank owns" in " ".join(out.split())
+    padded, _ = plan("memory --model mlp --ranks 3 --stage 3-broadcast --freeze layers.4.*")
+    assert padded["places"] == {"fullest": 0, "emptiest": 2}  # units 0 and 3; 2
+    assert padded["formula"] == 16 * (3168 + 9312) and padded["formula_without_padding"] == padded["formula"]
+    alike, _ = plan("memory --model mlp --ranks 4 --stage 3")
+    assert "emptiest" not in alike
+
+
+def test_traffic_of_owners(plan):
+    """Beside stage 3 all ranks together send as much to gather, and a fourth more to sum."""
+    owners, out = plan("traffic --model mlp --ranks 4 --stage 3-broadcast")
+    shards, _ = plan("traffic --model mlp --ranks 4 --stage 3")
+    psi = 32_656
+    assert shards["all_ranks_bytes"] == 4 * shards["sent_bytes"] == 2 * 9 * psi
+    assert owners["all_ranks_bytes"] == 2 * (6 * psi + 3 * psi + 3 * psi // 4)
+    assert owners["sent_bytes"] == owners["formulas"]["a step"]["bytes"] == 172_400 and owners["messages"] == 25
+    assert "sent by the rank that sends most" in out and "sent by every rank" not in out
+
+
+def test_timeline_of_owners(plan):
+    """The same computation; collectives of more passes."""
+    owners, shards = (plan(f"timeline --gpt 4,256,4,1000 --ranks 8 --stage {stage}")[0]
+                      for stage in ("3-broadcast", "3"))
+    assert owners["finish"] > shards["finish"] and "Broadcast(1)" in {event["action"] for event in owners["events"]}
+
+
 def test_memory_with_passes_and_accumulation(plan):
     plain, _ = plan("memory --params 1e6 --units 8 --ranks 4 --stage 3")
     ahead, out = plan("memory --params 1e6 --units 8 --ranks 4 --stage 3 --backward-prefetch 2 --keep-last-unit")

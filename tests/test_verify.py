@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ import pytest
 from mpizero import proof, verify
 from mpizero.comm import Collective, begin_reduce_scatter
 from mpizero.comm.channel import Channel
+from mpizero.engine.config import TrainConfig
 from mpizero.engine.unit import Unit
 from mpizero.report.compare import compare, verdicts
 from mpizero.report.log import read_log
@@ -42,7 +44,8 @@ def test_the_whole_proof(world):
 
 def check_groups(rows):
     proven = {(row["ranks"], row["stage"]) for row in rows if row["row"] == "stage"}
-    assert proven == {(ranks, stage) for ranks in (1, 2, 3, 4) for stage in ("0", "1", "1-allreduce", "2", "3")}
+    assert proven == {(ranks, stage) for ranks in (1, 2, 3, 4)
+                      for stage in ("0", "1", "1-allreduce", "2", "3", "3-broadcast")}
     (hybrid,) = [row for row in rows if row["row"] == "hybrid"
                  and (row["ranks"], row["stage"], row["shard_size"]) == (4, "3", 2)]
     assert (hybrid["sent"], hybrid["after_backward"]) == (130_624, 8 * 32_656)
@@ -130,15 +133,36 @@ def test_whatever_differs_from_data_parallelism_is_said(other):
     assert {what: row[f"{what}_equal_dp"] for what in dp} == {what: what != other for what in dp}
 
 
+def test_a_row_tells_of_the_rank_that_has_most(monkeypatch):
+    """Ranks differ where units have owners; each is held against its own formula."""
+    def rank(count):
+        keys = ("after_backward", "peak", "at_rest", "sent_bytes_per_step")
+        return {**dict.fromkeys(keys, count), **{f"planned_{key}": count for key in keys}, "messages_per_step": count,
+                "by_op": {}, "planned_by_op": {}, "steps_off_plan": 0, "formula_after_backward": count,
+                "formula_sent_bytes_per_step": count}
+
+    summary = {"memory": [rank(1), rank(2)], "traffic": [rank(3), rank(4)], "replicas_equal": True, "losses": [],
+               "weights_sha256": "", "exp_avg_sha256": "", "exp_avg_sq_sha256": ""}
+    job = SimpleNamespace(geometry=SimpleNamespace(shards=2))
+    monkeypatch.setattr(verify, "_run", lambda *_: (job, summary))
+    row = verify._row("stage", TrainConfig(stage="3-broadcast"), SimpleNamespace(size=2), lambda what: None)
+    assert [row[key] for key in ("after_backward", "peak", "sent", "messages", "formula_sent")] == [2, 2, 4, 4, 4]
+    assert row["bytes_equal_formula"] and row["traffic_equals_formula"]
+    summary["traffic"][0]["formula_sent_bytes_per_step"] = 4
+    row = verify._row("stage", TrainConfig(stage="3-broadcast"), SimpleNamespace(size=2), lambda what: None)
+    assert not row["traffic_equals_formula"]
+
+
 def test_tables_fit_a_terminal():
     """Rows that differ in their stage alone are one; what is not equal is named."""
     row = {"row": "stage", "ranks": 4, "shard_size": 4, "weights_equal_dp": True, "moments_equal_dp": True,
            "losses_equal_dp": True, "after_backward": 228_592, "peak": 230_920, "sent": 97_968,
            "messages": 30, "bytes_equal_plan": True, "bytes_equal_formula": True, "traffic_equals_plan": True,
            "traffic_equals_formula": True, "replicas_equal": True}
-    rows = [row | {"stage": stage} for stage in ("0", "1", "1-allreduce", "2", "3")]
+    rows = [row | {"stage": stage} for stage in ("0", "1", "1-allreduce", "2", "3", "3-broadcast")]
     one = proof.show_stages(rows).split("\n")
     assert len(one) == 5 and one[-1].split()[:2] == ["all", "yes"] and max(map(len, one)) <= proof.COLUMNS
+    del rows[5]
     rows[2] |= {"moments_equal_dp": False, "bytes_equal_formula": False}
     rows[3] |= {"peak": 5}
     shown = proof.show_stages(rows).split("\n")
@@ -187,7 +211,7 @@ def test_elsewhere_it_says_so_in_lines_now_and_then(monkeypatch, capsys):
 def test_one_rank_proves_little_and_says_so(launch):
     end = launch(None, "-m", "mpizero.verify")
     assert end.status == 0 and "fault:" not in end.stdout, end.output
-    assert end.stdout.endswith("every claim holds: 5 of 5 rows, on 1 rank, where nothing is sharded or sent and the "
+    assert end.stdout.endswith("every claim holds: 6 of 6 rows, on 1 rank, where nothing is sharded or sent and the "
                                "fault is not\ntried: start several with mpirun -n 4 python -m mpizero.verify\n")
 
 
@@ -200,11 +224,12 @@ def test_logs_of_all_stages_become_one_picture(launch, tmp_path):
     *_, told, empty, last = end.stdout.splitlines()
     assert told == f"  python -m mpizero.report {tmp_path}/logs" and not empty and last.startswith("every claim holds")
     assert max(map(len, end.stdout.splitlines())) <= max(100, len(str(tmp_path)) + 80)
-    assert end.stderr.startswith("run 1 of 21: 1 rank, stage 0\n")  # below mpirun nothing is a terminal
+    assert end.stderr.startswith("run 1 of 23: 1 rank, stage 0\n")  # below mpirun nothing is a terminal
     logs = [read_log(folder) for folder in sorted((tmp_path / "logs").iterdir())]
     assert [log.run["stage"] for log in logs] == list(STRATEGIES)
     assert all(log.run["world_size"] == 2 and log.summary["run"] == log.run["run"] and log.trace and len(log.steps) == 6
                and log.run["command"].startswith("python -m mpizero.verify --model gpt --log") for log in logs)
     assert not list(tmp_path.glob("logs/*/older"))
     said = verdicts(compare(logs))
-    assert said[0].startswith("stage 1, stage 1-allreduce, stage 2 and stage 3: all 6 losses are those of stage 0")
+    assert said[0].startswith("stage 1, stage 1-allreduce, stage 2, stage 3 and stage 3-broadcast: all 6 losses are "
+                              "those of stage 0")

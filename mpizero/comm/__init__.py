@@ -13,8 +13,11 @@ from mpizero.comm.collectives import (
     barrier,
     begin_all_gather,
     begin_all_reduce,
+    begin_broadcast,
+    begin_reduce,
     begin_reduce_scatter,
     broadcast,
+    reduce,
     reduce_scatter,
 )
 from mpizero.comm.group import Group
@@ -28,5 +31,6 @@ from mpizero.comm.traffic import Message, Record, Totals, TrafficLog
 
 __all__ = ["Collective", "Group", "Mesh", "Message", "Offset", "Polled", "Record", "Stream", "Threaded", "Totals",
            "TrafficLog", "all_gather", "all_gather_values", "all_reduce", "barrier", "begin_all_gather",
-           "begin_all_reduce", "begin_reduce_scatter", "broadcast", "chunk", "clock_offset", "mesh",
-           "needlessly_spread", "overlaps", "reduce_scatter", "run_main", "start", "stream_for"]
+           "begin_all_reduce", "begin_broadcast", "begin_reduce", "begin_reduce_scatter", "broadcast", "chunk",
+           "clock_offset", "mesh", "needlessly_spread", "overlaps", "reduce", "reduce_scatter", "run_main", "start",
+           "stream_for"]

@@ -1,4 +1,9 @@
-"""Our rings against MPI's own collectives, on the ranks at hand."""
+"""Our rings against MPI's own collectives, on the ranks at hand.
+
+[Note: unequal shards] A ring needs chunks of one size. Where one element of rank 1 lies on rank 0, PyTorch emulates an
+all-gather by a broadcast from each rank, one after the other (FSDP, arXiv:2304.11277, sec. 3.2.1 and figure 2): so this
+measures ours, against MPI's Allgatherv.
+"""
 
 from __future__ import annotations
 
@@ -9,13 +14,16 @@ from typing import final
 
 import numpy as np
 
-from mpizero.comm.collectives import all_gather, all_gather_values, all_reduce, barrier, reduce_scatter
+from mpizero.comm.collectives import (
+    all_gather, all_gather_values, all_reduce, barrier, broadcast, reduce, reduce_scatter,
+)
 from mpizero.comm.group import Group
 from mpizero.comm.mpi import reference
 from mpizero.comm.ring import chunk
 
 Call = Callable[[], None]
 WARM_UP = 8  # rounds that do not count
+UNEQUAL = "all_gather of unequal shards"  # see [Note: unequal shards]
 IN_A_ROW = 3  # calls timed together
 
 
@@ -26,8 +34,8 @@ class Row:
 
     `bytes` follows nccl-tests (doc/PERFORMANCE.md): the size of the whole array, which is what a rank puts into a
     reduce-scatter or an all-reduce and what it has after an all-gather. algbw = bytes / ours_s; busbw = algbw *
-    (n-1)/n, for an all-reduce algbw * 2 (n-1)/n, which is what a rank of the ring sends per second. Both in bytes per
-    second.
+    (n-1)/n, for an all-reduce algbw * 2 (n-1)/n, which is what a rank of the ring sends per second, and for broadcast
+    and reduce, which have a root, algbw. Both in bytes per second.
     """
 
     op: str
@@ -62,8 +70,16 @@ def _calls(group: Group, numel: int, dtype: str, in_place: bool) -> list[tuple[s
     flat, whole, shard = (np.zeros(count, dtype) for count in (numel, numel, numel // group.size))
     for array in (flat, whole, shard):
         array.fill(0)  # touch the pages, which np.zeros does not
-    own = flat[chunk(numel, group.rank, group.size)]
+    own, root = flat[chunk(numel, group.rank, group.size)], 0
     result, apart = (None, None) if in_place else (whole, shard)
+    summed = whole if group.rank == root else whole[:0]
+    counts = unequal(numel, group.size)
+    parts = np.split(flat, np.cumsum(counts)[:-1])
+
+    def broadcasts() -> None:
+        for rank, part in enumerate(parts):
+            broadcast(group, part, rank)
+
     return [
         ("reduce_scatter",
          lambda: reduce_scatter(group, flat, own), lambda: reference.mpi_reduce_scatter(group, flat, apart)),
@@ -71,7 +87,22 @@ def _calls(group: Group, numel: int, dtype: str, in_place: bool) -> list[tuple[s
          lambda: all_gather(group, flat), lambda: reference.mpi_all_gather(group, flat, apart)),
         ("all_reduce",
          lambda: all_reduce(group, flat), lambda: reference.mpi_all_reduce(group, flat, result)),
+        ("broadcast",
+         lambda: broadcast(group, flat, root), lambda: reference.mpi_broadcast(group, flat, root)),
+        ("reduce",
+         lambda: reduce(group, flat, summed, root), lambda: reference.mpi_reduce(group, flat, result, root)),
+        (UNEQUAL,
+         broadcasts, lambda: reference.mpi_all_gather_unequal(
+             group, flat, None if in_place else whole[:counts[group.rank]], counts)),
     ]
+
+
+def unequal(numel: int, size: int) -> list[int]:
+    """Elements of each rank's shard, of which one element has moved from rank 1 to rank 0."""
+    counts = [numel // size] * size
+    if size > 1:
+        counts[:2] = counts[0] + 1, counts[1] - 1
+    return counts
 
 
 def _alternate(group: Group, ours: Call, mpis: Call, repeat: int) -> tuple[float, float]:
@@ -96,5 +127,5 @@ def _alternate(group: Group, ours: Call, mpis: Call, repeat: int) -> tuple[float
 def _row(op: str, numel: int, dtype: str, size: int, ours_s: float, mpi_s: float) -> Row:
     nbytes = numel * np.dtype(dtype).itemsize
     algbw = nbytes / ours_s
-    busbw = algbw * (size - 1) / size * (2 if op == "all_reduce" else 1)
+    busbw = algbw * (1 if op in ("broadcast", "reduce") else (size - 1) / size * (2 if op == "all_reduce" else 1))
     return Row(op, nbytes, dtype, ours_s, mpi_s, mpi_s / ours_s, algbw, busbw)

@@ -7,6 +7,7 @@ which somebody must drive (`stream`) and finish. Until then the arrays belong to
 from __future__ import annotations
 
 from functools import cache
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -32,6 +33,16 @@ def all_gather(group: Group, flat: Array, **options: Any) -> None:
 def all_reduce(group: Group, flat: Array, out: Array | None = None, **options: Any) -> None:
     """Blocking; see `begin_all_reduce`."""
     begin_all_reduce(group, flat, out, **options).finish()
+
+
+def broadcast(group: Group, flat: Array, root: int, **options: Any) -> None:
+    """Blocking; see `begin_broadcast`."""
+    begin_broadcast(group, flat, root, **options).finish()
+
+
+def reduce(group: Group, flat: Array, out: Array, root: int, **options: Any) -> None:
+    """Blocking; see `begin_reduce`."""
+    begin_reduce(group, flat, out, root, **options).finish()
 
 
 def begin_reduce_scatter(
@@ -69,12 +80,14 @@ def begin_all_gather(
 
 def begin_all_reduce(
     group: Group, flat: Array, out: Array | None = None, *, accumulate: bool = False, wire: np.dtype | None = None,
-    unit: str = "", phase: str = ""
+    parts: int = 1, unit: str = "", phase: str = ""
 ) -> Collective:
     """out (numel,) = sum over ranks of flat (numel,), bit for bit that of `reduce_scatter` then `all_gather`.
 
     out: None for flat itself. With `accumulate` out, which all ranks then hold alike, = out + sum. wire: as of
-    `reduce_scatter`. Each rank sends (N-1)/N * numel elements of what is sent, and as many of out's dtype.
+    `reduce_scatter`. Each rank sends (N-1)/N * numel elements of what is sent, and as many of out's dtype. parts: so
+    many equal ones are summed one after the other, each as if it was alone, which fixes the order of its additions; of
+    0 nothing is sent.
     """
     _check(flat, "flat")
     target = flat if out is None else out
@@ -83,16 +96,39 @@ def begin_all_reduce(
         raise ValueError(f"out has {target.size} elements of {target.dtype}, flat has {flat.size} of {flat.dtype}")
     wire = wire or flat.dtype
     channel = Channel(group, "all_reduce", unit, phase, _name(wire), flat.size)
-    return Collective(channel, mixed.all_reduce(channel, flat, target, accumulate, wire))
+    pieces = _split(flat, parts)
+    totals = pieces if target is flat else _split(target, parts)
+    return Collective(channel, chain(*[mixed.all_reduce(channel, piece, total, accumulate, wire)
+                                       for piece, total in zip(pieces, totals, strict=True)]))
 
 
-def broadcast(group: Group, flat: Array, root: int, *, unit: str = "", phase: str = "") -> None:
+def begin_broadcast(group: Group, flat: Array, root: int, *, unit: str = "", phase: str = "") -> Collective:
     """flat (numel,) = that of group rank `root`. All ranks but the last of the chain send flat's bytes once."""
     _check(flat, "flat")
-    if not 0 <= root < group.size:
-        raise ValueError(f"root {root} is not a rank of {group}")
+    _check_root(root, group)
     channel = Channel(group, "broadcast", unit, phase, _name(flat.dtype), flat.size)
-    Collective(channel, ring.broadcast(channel, flat, root)).finish()
+    return Collective(channel, ring.broadcast(channel, flat, root))
+
+
+def begin_reduce(
+    group: Group, flat: Array, out: Array, root: int, *, accumulate: bool = False, wire: np.dtype | None = None,
+    unit: str = "", phase: str = ""
+) -> Collective:
+    """On group rank `root` out (numel,) = sum over ranks of flat (numel,), bit for bit that of `reduce_scatter`; on
+    other ranks `out` is empty. accumulate, wire: as of `reduce_scatter`. The contents of `flat` are lost.
+
+    Each rank sends (N-1)/N * numel elements of what is sent, and all but the root 1/N more of out's dtype.
+    """
+    _check(flat, "flat")
+    _check(out, "out")
+    _check_root(root, group)
+    numel = flat.size if group.rank == root else 0
+    if out.size != numel or wire is None and out.dtype != flat.dtype:
+        raise ValueError(f"out has {out.size} elements of {out.dtype}, on this rank the sum has {numel} of "
+                         f"{flat.dtype}")
+    wire = wire or flat.dtype
+    channel = Channel(group, "reduce", unit, phase, _name(wire), flat.size)
+    return Collective(channel, mixed.reduce(channel, flat, out, root, accumulate, wire))
 
 
 def all_gather_values(group: Group, values: Array, *, op: str = "agree", unit: str = "", phase: str = "") -> Array:
@@ -119,6 +155,16 @@ def barrier(group: Group) -> None:
 
 
 _name = cache(lambda dtype: dtype.name)  # NumPy makes the name anew each time, in a microsecond
+
+
+def _split(array: Array, parts: int) -> list[Array]:
+    """In so many equal parts; 0 of an empty array."""
+    return np.split(array, parts) if parts > 1 else [array] * parts
+
+
+def _check_root(root: int, group: Group) -> None:
+    if not 0 <= root < group.size:
+        raise ValueError(f"root {root} is not a rank of {group}")
 
 
 def _check(array: Array, name: str) -> None:

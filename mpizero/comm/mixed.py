@@ -1,10 +1,18 @@
-"""Reductions in which gradients, messages and sums are not all of one dtype. `ring` has those where they are.
+"""Reductions in which gradients, messages and sums are not all of one dtype (`ring` has those where they are), and
+those to one rank.
 
 [Note: float32 sums] A ring sends partial sums, so each of its N - 1 hops rounds to what is sent: in 16 bits the error
 of a sum grows with N. Where sums are wider than messages, each rank therefore sends every chunk straight to its owner,
 who adds the contributions in the ring's order, ((x[c+1] + x[c+2]) + ...) + x[c]. A contribution, the owner's own too,
 is rounded once, to what is sent. The volume is the ring's, (N-1)/N; but messages go to all ranks and not to a
 neighbour, so more of it leaves a host. And the bits are those of a ring of float32 messages, at half its bytes.
+
+[Note: reduce] The sum of all goes to one rank, the root: a reduce-scatter, after which each rank sends its chunk of the
+sum straight to the root (Rabenseifner, "Optimization of collective reduction operations", 2004). So the order of
+additions is that of a reduce-scatter, and so are the bits. The root sends (N-1)/N * numel elements, and another rank
+1/N more: of all ranks together 1/N more than a reduce-scatter. Sending whole arrays straight to the root, which adds
+them, would take no more than a reduce-scatter in all; but all (N-1) * numel elements would come in over the root's
+link, where now 2 (N-1)/N do, and one rank would make all additions.
 """
 
 from __future__ import annotations
@@ -15,7 +23,7 @@ from itertools import chain
 import numpy as np
 
 from mpizero.comm import ring
-from mpizero.comm.addition import Rounding
+from mpizero.comm.addition import Rounding, adder
 from mpizero.comm.channel import Array, Channel, Requests
 from mpizero.comm.ring import SET_UP, Steps, chunk, set_up
 from mpizero.memory.kinds import WORKSPACE
@@ -41,6 +49,43 @@ def all_reduce(channel: Channel, flat: Array, out: Array, accumulate: bool, wire
         return ring.all_reduce(channel, flat)
     own = out[chunk(out.size, channel.rank, channel.size)]
     return chain(reduce_scatter(channel, flat, own, accumulate, wire), ring.all_gather(channel, out))
+
+
+@set_up
+def reduce(channel: Channel, flat: Array, out: Array, root: int, accumulate: bool, wire: np.dtype) -> Steps:
+    """On `root` out = sum over ranks of `flat`, or with `accumulate` out + sum; elsewhere `out` is empty. Messages and
+    sums are as of `reduce_scatter`, contents of `flat` may be lost. See [Note: reduce]."""
+    rank, size, mem = channel.rank, channel.size, channel.mem
+    chunks = [chunk(flat.size, index, size) for index in range(size)]
+    if rank == root:
+        own = out[chunks[rank]]
+    else:
+        own = flat[chunks[rank]] if flat.dtype == out.dtype else mem.empty(_length(chunks[rank]), out.dtype, WORKSPACE)
+    scatter = reduce_scatter(channel, flat, own, accumulate and rank == root, wire)
+    longest = _length(chunks[0])
+    parts = [(other, part) for other in range(size) if other != rank == root
+             for part in _cut(out[chunks[other]], longest, out.dtype)]
+    width, adds = max((part.size for _, part in parts), default=0), accumulate and bool(parts)
+    landing = mem.empty(ring.DEPTH * width if adds else 0, out.dtype, WORKSPACE)
+    add = adder(out.dtype, width, mem) if adds else None
+    yield SET_UP
+    yield from scatter
+    if rank != root:
+        sends = channel.requests()
+        for part in _cut(own, longest, out.dtype):
+            sends.send(part, root)
+        yield sends
+    under_way: deque[tuple[Array, Array, Requests]] = deque()
+    for number in range(len(parts) + ring.DEPTH):
+        if number >= ring.DEPTH and under_way:
+            part, received, requests = under_way.popleft()
+            yield requests
+            if add is not None:
+                add(part, received, part)
+        if number < len(parts):
+            other, part = parts[number]
+            place = part if add is None else landing[number % ring.DEPTH * width:][:part.size]
+            under_way.append((part, place, channel.receive(place, other)))
 
 
 @set_up
@@ -124,6 +169,10 @@ def _straight(channel: Channel, flat: Array, out: Array, accumulate: bool, wire:
             if leaving is not None:
                 part = sent.put(part, leaving[slot:][:part.size])
             under_way.append((received, channel.exchange(part, (rank - shift) % size, received, (rank + shift) % size)))
+
+
+def _length(part: slice) -> int:
+    return part.stop - part.start
 
 
 def _cut(part: Array, longest: int, wire: np.dtype) -> list[Array]:

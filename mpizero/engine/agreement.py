@@ -11,6 +11,7 @@ import numpy as np
 
 from mpizero.comm import Group, all_gather_values
 from mpizero.engine.unit import Unit
+from mpizero.layout import OWNED, MeshShape
 from mpizero.memory.ledger import Ledger
 from mpizero.optim import sum_of_squares
 
@@ -42,13 +43,22 @@ def finish_grads(world: Group, units: Sequence[Unit], ledger: Ledger, loss: floa
     the same order: so the norm is the same bit for bit for every strategy.
     """
     units = [unit for unit in units if not unit.layout.frozen]
-    squares = [sum_of_squares(unit.part_of(unit.grad, unit.owned), ledger) for unit in units]
+    squares = [sum_of_squares(unit.part_of(unit.grad, part), ledger) for unit in units for part in unit.counted]
     table = _all_values(world, [loss, targets, stop, *squares], "agree")
+    if units and units[0].placement.grads is OWNED:
+        table = np.hstack([table[:, :3], _of_ranks(table[:, 3:], units[0].mesh.shape)])
     total_loss, total_targets, _, *squares = table.sum(axis=0).tolist()
     culprit = next((unit.layout.name for unit, square in zip(units, squares, strict=True) if not math.isfinite(square)),
                    "")
     norm = math.nan if culprit else math.sqrt(np.sum(squares)) / scale
     return Agreed(total_loss / max(total_targets, 1.0), int(total_targets), norm, culprit, int(table[:, 2].max()))
+
+
+def _of_ranks(squares: np.ndarray, shape: MeshShape) -> np.ndarray:
+    """(ranks, units x ranks of a shard group), where only owners have counted -> (ranks, units), as if each rank had
+    counted its own shard."""
+    counted = squares.reshape(shape.replicate, shape.shard, -1, shape.shard)
+    return counted.sum(axis=1).transpose(0, 2, 1).reshape(shape.ranks, -1)
 
 
 def mean_loss(world: Group, loss: float, targets: int) -> float:

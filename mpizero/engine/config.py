@@ -96,7 +96,7 @@ class TrainConfig:
     """
 
     stage: str = _option("2", "what is sharded: 0 nothing (data parallel), 1 optimizer, 2 and gradients, 3 and "
-                         "parameters", choices=list(STRATEGIES))
+                         "parameters; 1-allreduce, 3-broadcast: the same as lectures draw it", choices=list(STRATEGIES))
     model: str = _option("mlp", "mlp: 5 Linear layers on a teacher's task; gpt: GPT-2's architecture on bytes of text",
                          choices=list(BY_MODEL))
     hidden: int | None = _option(None, "width of the MLP's hidden layers (96)", type=int)

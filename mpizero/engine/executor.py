@@ -30,6 +30,7 @@ from mpizero.schedule.actions import (
     AwaitFree,
     Backward,
     Begin,
+    Broadcast,
     Collective,
     End,
     Forward,
@@ -39,6 +40,7 @@ from mpizero.schedule.actions import (
     LossBackward,
     OptimStep,
     Phase,
+    ReduceGrad,
     ReduceScatterGrad,
     Reshard,
     UnknownAction,
@@ -244,7 +246,9 @@ class Executor:
 
 COLLECTIVES: dict[type, Callable[[Unit, Axis], Pending]] = {
     Unshard: lambda unit, axis: unit.unshard(axis),
+    Broadcast: lambda unit, axis: unit.unshard(axis),
     ReduceScatterGrad: lambda unit, axis: unit.reduce_scatter_grad(axis),
+    ReduceGrad: lambda unit, axis: unit.reduce_grad(axis),
     AllReduceGrad: lambda unit, axis: unit.all_reduce_grad(axis),
     AllReduceShard: lambda unit, axis: unit.all_reduce_shard(axis),
     AllGatherParam: lambda unit, axis: unit.all_gather_param(axis),

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from mpizero.comm import all_gather
 from mpizero.engine.unit import Unit
 from mpizero.layout import REPLICATED, Axis, ModelSpec
 from mpizero.memory.kinds import WORKSPACE
@@ -23,8 +22,7 @@ def whole_state(unit: Unit, name: str) -> np.ndarray:
     if unit.placement.optim is REPLICATED:
         return kept[: unit.layout.numel]
     flat = unit.ledger.empty(unit.layout.padded_numel, kept.dtype, WORKSPACE)
-    flat[unit.shard] = kept
-    all_gather(unit.mesh.group(Axis.SHARD), flat, unit=unit.layout.name, phase="report")
+    unit.begin_gather(flat, kept, Axis.SHARD, "report").finish()
     return flat[: unit.layout.numel]
 
 

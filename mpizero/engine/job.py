@@ -20,7 +20,7 @@ from mpizero.engine.state import TrainingState
 from mpizero.engine.task import Task, built_in_task
 from mpizero.engine.unit import Unit
 from mpizero.errors import OutOfDeviceMemory
-from mpizero.layout import (OPTIMIZERS, ActivationBytes, Geometry, Policy, Wrapping, freeze, named_policy,
+from mpizero.layout import (OPTIMIZERS, ActivationBytes, Axis, Geometry, Policy, Wrapping, freeze, named_policy,
                             with_decay)
 from mpizero.memory.heap import keep_heap
 from mpizero.memory.host import available_bytes
@@ -133,26 +133,29 @@ def prepare(config: TrainConfig, world: Group, *, task: Task | None = None, poli
     _check_host(setup, world)
     compare_model(setup.wrapping, world)
     grid, written = mesh(world, setup.geometry.mesh), set[str]()
-    units = [Unit(layout, setup.geometry, grid, ledger, written) for layout in setup.wrapping.units]
+    geometry = setup.geometry.at(grid.group(Axis.SHARD).rank)
+    units = [Unit(index, geometry, grid, ledger, written) for index in range(len(setup.wrapping.units))]
     for unit in units:
         unit.initialise(task.model, settings.seed)
     state = TrainingState(units, make_scaler(settings))
     stream = stream_for(world)
     ledger.between = stream.poll
     executor = Executor(task, setup.wrapping, units, written, ledger, stream)
-    return Job(config, settings, task, world, grid, setup.geometry, setup.lists, ledger, log, state, executor,
+    return Job(config, settings, task, world, grid, geometry, setup.lists, ledger, log, state, executor,
                optimizer)
 
 
 def _check_host(setup: Setup, world: Group) -> None:
     """OutOfDeviceMemory where this host has no room for the model states of its ranks. Before any rank fills some of
     it."""
-    here = world.hosts[world.rank]
-    planned, ranks = plan_memory(setup.lists.step(), setup.geometry).peak_bytes, world.hosts.count(here)
+    actions, geometry, here = setup.lists.step(), setup.geometry, world.hosts[world.rank]
+    peaks = {place: plan_memory(actions, geometry.at(place)).peak_bytes for place in geometry.places}
+    planned = [peaks[geometry.like(geometry.mesh.coordinate(rank, Axis.SHARD))]
+               for rank, host in enumerate(world.hosts) if host == here]
     available = available_bytes()
-    if available is not None and ranks * planned > available:
-        raise OutOfDeviceMemory(f"the model states of {counted(ranks, 'rank')} on this host come to "
-                                f"{in_units(ranks * planned)} ({in_units(planned)} each), but it has "
+    if available is not None and sum(planned) > available:
+        raise OutOfDeviceMemory(f"the model states of {counted(len(planned), 'rank')} on this host come to "
+                                f"{in_units(sum(planned))} ({in_units(max(planned))} each), but it has "
                                 f"{in_units(available)} of memory left: use a smaller model, a higher `stage`, or more "
                                 "hosts")
 

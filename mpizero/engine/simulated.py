@@ -53,7 +53,7 @@ def measured_costs(actions: Sequence[Action], ranks: Sequence[Row], geometry: Ge
     units = [unit.name for unit in geometry.wrapping.units]
     return Costs(of("forward", segments), of("backward", segments), of("all_gather", units),
                  of("reduce_scatter", units), of("all_reduce", units), of("all_reduce_shard", units),
-                 of("optim_step", units))
+                 of("optim_step", units), of("broadcast", units), of("reduce", units))
 
 
 def _transfers(ranks: Sequence[Row], geometry: Geometry) -> Iterator[tuple[str, str, float]]:

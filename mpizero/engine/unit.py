@@ -3,20 +3,23 @@
 [Note: What a rank keeps]
 `param` is whole or a shard, by placement. The optimizer's range is whole or a shard too: `states` holds, by name, what
 the optimizer declares, and the float32 "master" weights. Float32 parameters, and those that shall have no master
-weights, are their own: then "master" is a view of `param`. So it is of a frozen unit, which keeps nothing else.
+weights, are their own: then "master" is a view of `param`. So it is of a frozen unit, which keeps nothing else. Where
+units have owners, the shard of the owner is all of the unit, and that of others is empty.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
-from mpizero.comm import Collective, Mesh, begin_all_gather, begin_all_reduce, begin_reduce_scatter
+from mpizero.comm import (Collective, Mesh, begin_all_gather, begin_all_reduce, begin_broadcast, begin_reduce,
+                          begin_reduce_scatter)
 from mpizero.dtypes import numpy_dtype
 from mpizero.half import narrow
-from mpizero.layout import (MASTER, REPLICATED, SHARDED, UPDATE_BLOCK, Axis, FlatLayout, Geometry, Keep,
+from mpizero.layout import (MASTER, OWNED, REPLICATED, SHARDED, UPDATE_BLOCK, Axis, Geometry, Keep,
                             stored_states)
 from mpizero.memory.kinds import GRAD, OPTIM, PARAM, UNSHARDED_GRAD, UNSHARDED_PARAM, WORKSPACE
 from mpizero.memory.ledger import Ledger
@@ -56,13 +59,18 @@ class Unit:
     written: the parameters whose gradient an unsharded gradient holds already; one set for all units of a model.
     """
 
-    def __init__(self, layout: FlatLayout, geometry: Geometry, mesh: Mesh, ledger: Ledger, written: set[str]):
-        self.layout, self.placement, self.mesh, self.ledger = layout, geometry.placement, mesh, ledger
+    def __init__(self, index: int, geometry: Geometry, mesh: Mesh, ledger: Ledger, written: set[str]):
+        """index: which of the units of `geometry`."""
+        layout = self.layout = geometry.wrapping.units[index]
+        self.placement, self.mesh, self.ledger = geometry.placement, mesh, ledger
         self._written = written
         self.dtype = numpy_dtype(geometry.dtype)
         self.wire, self.grad_dtype = numpy_dtype(geometry.wire), numpy_dtype(geometry.sums)
         shards = mesh.group(Axis.SHARD)
+        self.owner = geometry.owner(index)  # its place in the shard group, where units have owners
         self.shard = layout.shard(shards.rank, shards.size)
+        if self.placement.params is OWNED:
+            self.shard = slice(0, layout.padded_numel if shards.rank == self.owner else 0)
         self.phase = "start"
         self._unsharded_param: Array | None = None  # (padded_numel,) where parameters are sharded, while gathered
         # (padded_numel,) in `dtype`, from the first backward to the reduction
@@ -100,9 +108,23 @@ class Unit:
     def owned(self) -> slice:
         """1/N of the flat parameter, padding left out, another part on every rank: what this rank counts in global
         sums."""
+        return self._of_replica(self.shard)
+
+    @property
+    def counted(self) -> list[slice]:
+        """`owned`, in the parts of which sums are made: the owner of a whole unit has a part for each rank of its shard
+        group, other ranks as many empty ones."""
+        shards = self.mesh.group(Axis.SHARD)
+        if self.placement.params is not OWNED:
+            return [self.owned]
+        return [self._of_replica(self.layout.shard(place, shards.size)) if self.shard.stop else self.shard
+                for place in range(shards.size)]
+
+    def _of_replica(self, part: slice) -> slice:
+        """Of what all replicas keep of `part`, the share of this one, without padding."""
         replicas = self.mesh.group(Axis.REPLICATE)
-        piece = (self.shard.stop - self.shard.start) // replicas.size
-        start = self.shard.start + piece * replicas.rank
+        piece = (part.stop - part.start) // replicas.size
+        start = part.start + piece * replicas.rank
         return slice(min(start, self.layout.numel), min(start + piece, self.layout.numel))
 
     def kept(self) -> Iterator[tuple[str, Array, Keep]]:
@@ -164,15 +186,23 @@ class Unit:
         return self._unsharded_param
 
     def unshard(self, axis: Axis) -> Pending:
-        """All-gather the whole parameters from the shards."""
-        assert self.placement.params is SHARDED and self._unsharded_param is None, f"unit {self.layout.name} is whole"
+        """All-gather the whole parameters from the shards, or broadcast them from the owner."""
+        assert self.placement.params is not REPLICATED and self._unsharded_param is None, \
+            f"unit {self.layout.name} is whole"
         whole = self.ledger.empty(self.layout.padded_numel, self.dtype, UNSHARDED_PARAM)
-        whole[self.shard] = self.param
 
         def done() -> None:
             self._unsharded_param = whole
 
-        return Pending(begin_all_gather(self.mesh.group(axis), whole, unit=self.layout.name, phase=self.phase), done)
+        return Pending(self.begin_gather(whole, self.param, axis, self.phase), done)
+
+    def begin_gather(self, whole: Array, kept: Array, axis: Axis, phase: str) -> Collective:
+        """Fill `whole` (padded_numel,) from what each rank along the axis keeps."""
+        whole[self.shard] = kept
+        group, name = self.mesh.group(axis), self.layout.name
+        if self.placement.params is OWNED:
+            return begin_broadcast(group, whole, self.owner, unit=name, phase=phase)
+        return begin_all_gather(group, whole, unit=name, phase=phase)
 
     def reshard(self) -> None:
         """Free the whole parameters."""
@@ -214,11 +244,19 @@ class Unit:
 
     def reduce_scatter_grad(self, axis: Axis) -> Pending:
         """Sum along the axis; the shard of the sum becomes, or is added to, the reduced gradient."""
+        return self._reduce(axis, begin_reduce_scatter)
+
+    def reduce_grad(self, axis: Axis) -> Pending:
+        """Sum along the axis; at the owner the whole sum becomes, or is added to, the reduced gradient."""
+        return self._reduce(axis, partial(begin_reduce, root=self.owner))
+
+    def _reduce(self, axis: Axis, begin: Callable[..., Collective]) -> Pending:
+        """To what this rank keeps."""
         flat, first = self._close_grad(), self._grad is None
         if first:
             self._grad = self.ledger.empty(self._numel(SHARDED), self.grad_dtype, GRAD)
-        ring = begin_reduce_scatter(self.mesh.group(axis), flat, self.grad, accumulate=not first, wire=self.wire,
-                                    unit=self.layout.name, phase=self.phase)
+        ring = begin(self.mesh.group(axis), flat, self.grad, accumulate=not first, wire=self.wire,
+                     unit=self.layout.name, phase=self.phase)
         return Pending(ring, lambda: self.ledger.discard(flat))
 
     def all_reduce_grad(self, axis: Axis) -> Pending:
@@ -239,9 +277,12 @@ class Unit:
         return Pending(ring, done)
 
     def all_reduce_shard(self, axis: Axis) -> Pending:
-        """Sum this rank's shard of the reduced gradient along the axis."""
-        part = self.part_of(self.grad, self.shard)
-        return Pending(begin_all_reduce(self.mesh.group(axis), part, wire=self.wire, unit=self.layout.name,
+        """Sum this rank's shard of the reduced gradient along the axis; at an owner, shard by shard, since the order of
+        additions depends on where a ring cuts."""
+        part, parts = self.part_of(self.grad, self.shard), 1
+        if self.placement.optim is OWNED:
+            parts = self.mesh.group(Axis.SHARD).size if part.size else 0
+        return Pending(begin_all_reduce(self.mesh.group(axis), part, wire=self.wire, parts=parts, unit=self.layout.name,
                                         phase=self.phase), _nothing)
 
     def free_grad(self) -> None:

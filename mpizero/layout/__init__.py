@@ -6,14 +6,14 @@ Pure: no arrays, no MPI.
 from mpizero.layout.flat import UPDATE_BLOCK, FlatLayout, flatten, update_block_numel
 from mpizero.layout.geometry import Geometry
 from mpizero.layout.mesh import Axis, MeshShape, mesh_shape
-from mpizero.layout.placement import REPLICATED, SHARDED, Keep, Placement
+from mpizero.layout.placement import OWNED, REPLICATED, SHARDED, Keep, Placement
 from mpizero.layout.policies import check_policy, named_policy
 from mpizero.layout.spec import ActivationBytes, ModelSpec, ParamSpec, SegmentBytes, SegmentSpec, freeze, with_decay
 from mpizero.layout.states import (ADAM, MASTER, OPTIMIZERS, OptimizerSpec, Sees, StateSpec, optimizer_bytes,
                                    optimizer_spec, require_elements, require_narrow, stored_states)
 from mpizero.layout.wrapping import Policy, SegmentUse, Wrapping, wrap
 
-__all__ = ["ADAM", "MASTER", "OPTIMIZERS", "REPLICATED", "SHARDED", "UPDATE_BLOCK", "ActivationBytes", "Axis",
+__all__ = ["ADAM", "MASTER", "OPTIMIZERS", "OWNED", "REPLICATED", "SHARDED", "UPDATE_BLOCK", "ActivationBytes", "Axis",
            "FlatLayout", "Geometry", "Keep", "MeshShape", "ModelSpec", "OptimizerSpec", "ParamSpec", "Placement",
            "Policy", "Sees", "SegmentBytes", "SegmentSpec", "SegmentUse", "StateSpec", "Wrapping", "check_policy",
            "flatten", "freeze", "mesh_shape", "named_policy", "optimizer_bytes", "optimizer_spec", "require_elements",

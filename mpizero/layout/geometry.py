@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from mpizero.dtypes import ITEMSIZE
 from mpizero.layout.mesh import Axis, MeshShape
-from mpizero.layout.placement import REPLICATED, Keep, Placement
+from mpizero.layout.placement import OWNED, REPLICATED, SHARDED, Keep, Placement
 from mpizero.layout.states import ADAM, OptimizerSpec, optimizer_bytes
 from mpizero.layout.wrapping import Wrapping
 
@@ -16,7 +16,8 @@ class Geometry:
     """A wrapped model under a placement on a mesh, stored in `dtype`, updated by `optimizer`.
 
     reduce_dtype: what gradients are sent as to be summed; None: as they are stored. sum_dtype: what their sums are made
-    and kept in; None: as sent.
+    and kept in; None: as sent. place: in its shard group, of the rank that all this is about; only where units are
+    OWNED do ranks of several places keep and send other bytes.
     """
 
     wrapping: Wrapping
@@ -26,6 +27,7 @@ class Geometry:
     optimizer: OptimizerSpec = ADAM
     reduce_dtype: str | None = None
     sum_dtype: str | None = None
+    place: int = 0
 
     @property
     def replicas(self) -> int:
@@ -66,4 +68,31 @@ class Geometry:
     def kept(self, unit: int, keep: Keep) -> int:
         """Elements of `unit` that a rank keeps."""
         layout = self.wrapping.units[unit]
-        return layout.padded_numel if keep is REPLICATED else layout.shard_numel(self.shards)
+        if keep is SHARDED:
+            return layout.shard_numel(self.shards)
+        return layout.padded_numel if keep is REPLICATED or self.owns(unit) else 0
+
+    # -- units that have an owner -------------------------------------------------------------------------------------
+
+    def owner(self, unit: int) -> int:
+        """The place of the rank that keeps an OWNED unit: units go round the shard group."""
+        return unit % self.shards
+
+    def owns(self, unit: int) -> bool:
+        return self.owner(unit) == self.place
+
+    def like(self, place: int) -> int:
+        """The first place of which a rank keeps and sends what one of `place` does. A rank that owns nothing hands on
+        what it gets, but for the last one, after which the owner of the first unit comes."""
+        if self.placement.params is not OWNED:
+            return 0
+        return place if place == self.shards - 1 else min(place, len(self.wrapping.units))
+
+    @property
+    def places(self) -> list[int]:
+        """One for each kind of rank, see `like`."""
+        return sorted({self.like(place) for place in range(self.shards)})
+
+    def at(self, place: int) -> Geometry:
+        """The same for a rank of another place."""
+        return self if place == self.place else replace(self, place=place)

@@ -12,13 +12,16 @@ class Keep(Enum):
     """REPLICATED: every rank keeps all padded_numel elements.
 
     SHARDED: padded_numel / F, F the size of the shard group.
+
+    OWNED: one rank of the shard group keeps all of them, the others nothing; see `Geometry.owner`.
     """
 
     REPLICATED = "replicated"
     SHARDED = "sharded"
+    OWNED = "owned"
 
 
-REPLICATED, SHARDED = Keep.REPLICATED, Keep.SHARDED
+REPLICATED, SHARDED, OWNED = Keep.REPLICATED, Keep.SHARDED, Keep.OWNED
 
 
 @dataclass(frozen=True)
@@ -33,3 +36,6 @@ class Placement:
         if self.params is SHARDED and self.optim is REPLICATED:
             raise ConfigError("a rank that keeps a shard of the parameters cannot update all of them: shard the "
                               "optimizer's states too")
+        if 0 < [self.params, self.grads, self.optim].count(OWNED) < 3:
+            raise ConfigError("a unit that one rank owns is updated there: let it own parameters, gradients and the "
+                              "optimizer's states")

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from mpizero.dtypes import ITEMSIZE
-from mpizero.layout import ADAM, SHARDED, OptimizerSpec, optimizer_bytes
+from mpizero.layout import ADAM, REPLICATED, OptimizerSpec, optimizer_bytes
 from mpizero.schedule import STRATEGIES
 
 GB = 10**9
@@ -69,7 +69,7 @@ def form(stage: str, dtype: str = "float16", sum_dtype: str | None = None,
     reduced = keep.grads is keep.optim  # stage 1 reduces after backward
     grad = ITEMSIZE[sum_dtype or dtype] if reduced else size
     parts = ((keep.params, size), (keep.grads, grad), (keep.optim, optimizer_bytes(optimizer, dtype)))
-    whole, divided = (sum(nbytes for kept, nbytes in parts if (kept is SHARDED) is sharded)
+    whole, divided = (sum(nbytes for kept, nbytes in parts if (kept is not REPLICATED) is sharded)
                       for sharded in (False, True))
     return whole, divided
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import argparse
 import textwrap
+from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
-from mpizero.layout import MASTER, SHARDED, stored_states
+from mpizero.layout import MASTER, OWNED, SHARDED, stored_states
 from mpizero.memory.kinds import ACTIVATION
 from mpizero.papers.activations import recompute_checkpoints, transformer_activations
 from mpizero.papers.compare import others
@@ -16,7 +17,7 @@ from mpizero.plan.options import (
     WIDTH, Options, add_batch, add_model, add_optimizer, add_step, batch_of, described, head, k_text, step_of, wrapped,
 )
 from mpizero.plan.rates import add_gpu, gpu_of
-from mpizero.planner import MemoryPlan, formula_after_backward, plan_memory
+from mpizero.planner import MemoryPlan, formula_after_backward, fullest_and_emptiest, plan_memory
 from mpizero.planner.model import OURS, PROGRAMS, PlannedModel
 from mpizero.quantities import in_units
 from mpizero.schedule import Setup
@@ -39,10 +40,16 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def answer(options: Options) -> dict[str, Any]:
-    """Keys at_rest, after_backward, peak, by_kind, formula, and what was asked."""
+    """Keys at_rest, after_backward, peak, by_kind, formula, and what was asked; where units have owners of the rank
+    that keeps most, and under `emptiest` of the one that keeps least."""
     model, step = step_of(options)
-    plan = plan_memory(step.lists.step(), step.geometry)
+    fullest, emptiest = fullest_and_emptiest(step.geometry)
+    step = replace(step, geometry=fullest)
+    plan = plan_memory(step.lists.step(), fullest)
     found, gpu = {**described(model, step), **_states(plan), **_formulas(step)}, gpu_of(options)
+    if emptiest is not fullest:
+        found["places"] = {"fullest": fullest.place, "emptiest": emptiest.place}
+        found["emptiest"] = _states(plan_memory(step.lists.step(), emptiest))
     if gpu is not None:
         found["gpu"] = {"name": gpu.name, "memory": gpu.memory, "left_bytes": gpu.memory - plan.peak_bytes}
     if options["batch_size"] is not None or options["tokens"] is not None:
@@ -68,12 +75,18 @@ def _formulas(step: Setup) -> dict[str, Any]:
     """Of padded parameters; the paper's own counts none. Frozen ones are stored, and nothing else."""
     geometry, stage = step.geometry, step.settings.stage
     dtype, optimizer = geometry.dtype, geometry.optimizer
-    frozen, ranks = step.wrapping.frozen_numel, "N" if geometry.replicas == 1 else "F"
-    unpadded = stage_bytes(step.wrapping.numel - frozen, stage, geometry.shards, dtype, geometry.sums, optimizer)
+    ranks, shards, units = "N" if geometry.replicas == 1 else "F", geometry.shards, step.wrapping.units
+    if geometry.placement.params is OWNED:
+        shards, units = 1, tuple(unit for index, unit in enumerate(units) if geometry.owns(index))
+    frozen = sum(unit.numel for unit in units if unit.frozen)
+    trained = sum(unit.numel for unit in units) - frozen
+    unpadded = stage_bytes(trained, stage, shards, dtype, geometry.sums, optimizer)
     text = form_text(stage, dtype, ranks, geometry.sums, optimizer)
+    if geometry.placement.params is OWNED:
+        text = f"{text} on average and {text.removesuffix(f'/{ranks}')} of the {trained:,} that this rank owns"
     if frozen:
         sharded = geometry.placement.params is SHARDED
-        unpadded += plain(Fraction(geometry.itemsize * frozen, geometry.shards if sharded else 1))
+        unpadded += plain(Fraction(geometry.itemsize * frozen, shards if sharded else 1))
         text += (f" of the psi that train, and {geometry.itemsize} psi{f'/{ranks}' if sharded else ''} of the "
                  f"{frozen:,} that are frozen")
     return {"optimizer": optimizer.name, "optimizer_bytes": geometry.optimizer_bytes,
@@ -112,6 +125,8 @@ def show(answer: dict[str, Any]) -> str:
                           "moments.")),
         "\n".join(wrapped(f"After backward by formula, {answer['formula_text']} with {k_text(answer)}: "
                           f"{answer['formula']:,} bytes, {equal}."))]
+    if "emptiest" in answer:
+        parts.insert(3, "\n".join(wrapped(_emptiest(answer))))
     if answer["formula"] != answer["formula_without_padding"]:
         parts[-1] += f"\nThe same without padding: {answer['formula_without_padding']:,} bytes."
     if "gpu" in answer:
@@ -124,6 +139,15 @@ def show(answer: dict[str, Any]) -> str:
     if "compare" in answer:
         parts.append(show_compare(answer["compare"], answer["after_backward"], answer["peak"]))
     return "\n\n".join(parts)
+
+
+def _emptiest(answer: dict[str, Any]) -> str:
+    least, places = answer["emptiest"], answer["places"]
+    moments = ", ".join(f"{least[moment]:,} {words}" for moment, words in (
+        ("at_rest", "at rest"), ("after_backward", "after backward"), ("peak", "at the peak")))
+    return (f"Each unit has one owner, so ranks differ. The table is of the rank that keeps most, number "
+            f"{places['fullest']} of its shard group; the one that keeps least, number {places['emptiest']}, has "
+            f"{moments}.")
 
 
 def _show_activations(found: dict[str, Any] | None) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import math
+from dataclasses import replace
 from typing import Any
 
 from mpizero.dtypes import DTYPES, full_name
@@ -17,6 +18,7 @@ from mpizero.plan.options import (
     Options, add_batch, add_model, add_ranks, argument_type, batch_of, count, model_of, wrapped,
 )
 from mpizero.plan.rates import COMPUTE, LINKS, add_machine, facts, machine_of, rates_text
+from mpizero.planner import fullest_and_emptiest
 from mpizero.planner.costs import Costs, machine_costs
 from mpizero.planner.model import GRAIN, flat
 from mpizero.planner.timeline import LEGEND, Timeline, gantt, simulate
@@ -30,7 +32,7 @@ EXAMPLE = "timeline --units 4 --limit 2 --no-backward-prefetch"
 BY_HAND = {"forward": 2.0, "backward": 4.0, "all_gather": 1.5, "reduce_scatter": 1.5}  # seconds of one unit
 UNITS, RANKS = 4, 2  # of a timeline by hand
 LIMIT = 2  # gathered units: one computes while the next is gathered, as FSDP's limit_all_gathers allows
-STAGES = ("0", "1", "2", "3")
+STAGES = ("0", "1", "2", "3", "3-broadcast")
 COLUMNS = 88  # of a chart's row
 HEAD = len("compute |")  # in front of it
 MOST_COLUMNS = 10**5
@@ -116,6 +118,7 @@ def _of_model(options: Options) -> tuple[Setup, Costs, dict[str, Any]]:
     step = set_up(model.spec, options["ranks"], dtype=options["dtype"],
                   settings=_settings(options, stage=options["stage"], shard_size=options["shard_size"],
                                      accumulation=options["accumulation"]))
+    step = replace(step, geometry=fullest_and_emptiest(step.geometry)[0])  # whose update lasts longest
     costs = machine_costs(model, step.geometry, machine_of(options), tokens, options["ranks_per_host"])
     same = ("ranks", "ranks_per_host", "stage", "accumulation", "dtype", *BY_HAND)
     return step, costs, {"model": model.name, **{name: options[name] for name in same}, "tokens": tokens,

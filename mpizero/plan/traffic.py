@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
 from typing import Any
 
+from mpizero.layout import OWNED
 from mpizero.papers.sharding import full_sharding, hybrid_sharding, hybrid_sharding_printed
 from mpizero.plan.options import Options, add_model, add_step, described, head, step_of, wrapped
 from mpizero.plan.rates import LINKS, add_machine, facts, machine_of, rates_text
-from mpizero.planner import formula_sent, formula_sizes, links, plan_traffic, sent_by_op
+from mpizero.planner import formula_sent, formula_sizes, links, plan_traffic_by_place, sent_by_op, sent_bytes
 from mpizero.quantities import in_units
 from mpizero.schedule import Setup
 from mpizero.text import counted, table
@@ -24,18 +26,20 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def answer(options: Options) -> dict[str, Any]:
-    """Keys sent_bytes, inter_, intra_ and host_bytes, by_op, messages, seconds (one after the other), formulas, and
-    what was asked."""
+    """Keys sent_bytes (of the rank that sends most, as are by_op and messages), all_ranks_bytes, inter_, intra_ and
+    host_bytes, seconds (one after the other), formulas, and what was asked."""
     model, step = step_of(options)
-    sends = plan_traffic(step.lists.step(), step.geometry)
+    by_place = plan_traffic_by_place(step.lists.step(), step.geometry)
+    busiest = max(by_place, key=lambda place: sent_bytes(by_place[place]))
+    sends, step = by_place[busiest], replace(step, geometry=step.geometry.at(busiest))
     per_host, machine = options["ranks_per_host"], machine_of(options)
-    placed = links.place(sends, step.geometry, per_host)
+    placed = links.place_each(by_place, step.geometry, per_host)
     return {**described(model, step), "ranks_per_host": per_host, "hosts": placed.hosts,
-            "sent_bytes": placed.sent_bytes, "inter_host_bytes": placed.inter_host_bytes,
-            "intra_host_bytes": placed.intra_host_bytes, "host_bytes": placed.host_bytes,
+            "sent_bytes": placed.sent_bytes, "all_ranks_bytes": sum(map(sum, placed.by_rank)),
+            "inter_host_bytes": placed.inter_host_bytes, "intra_host_bytes": placed.intra_host_bytes,
+            "host_bytes": placed.host_bytes,
             "messages": sum(send.rounds for send in sends), "by_op": sent_by_op(sends),
-            "seconds": sum(machine.wire_seconds(send.nbytes, send.rounds,
-                                                links.route(step.geometry.mesh, send.axis, per_host))
+            "seconds": sum(machine.wire_seconds(*send.busiest, links.route(step.geometry.mesh, send.axis, per_host))
                            for send in sends), **facts(options, *LINKS),
             "formulas": _formulas(step, per_host)}
 
@@ -51,6 +55,8 @@ def _formulas(step: Setup, per_host: int) -> dict[str, dict[str, Any]]:
     if {geometry.wire, geometry.sums} != {geometry.dtype}:
         words = (f"{'+'.join(map(str, sizes))} psi (F-1)/F + {geometry.wire_itemsize}+{geometry.sum_itemsize} psi/F "
                  f"(R-1)/R{ends}")
+    if geometry.placement.params is OWNED:
+        words = "this rank's; on average (3 + 1/F) M (F-1)/F, tied again"
     found: dict[str, dict[str, Any]] = {"a step": {"formula": words, "bytes": formula_sent(geometry, volume)}}
     if step.settings.stage == "3" and not frozen and world % per_host == 0 and per_host < world:
         hybrid, printed = (form(model, world, per_host) for form in (hybrid_sharding, hybrid_sharding_printed))
@@ -70,8 +76,10 @@ def _how(answer: dict[str, Any]) -> str:
 
 
 def show(answer: dict[str, Any]) -> str:
-    rows = [("sent by every rank", answer["sent_bytes"]),
+    most = answer["all_ranks_bytes"] < answer["sent_bytes"] * answer["ranks"]
+    rows = [("sent by the rank that sends most" if most else "sent by every rank", answer["sent_bytes"]),
             *((f"  {op}", nbytes) for op, nbytes in answer["by_op"].items()),
+            ("sent by all ranks together", answer["all_ranks_bytes"]),
             ("between hosts, by the rank that sends most there", answer["inter_host_bytes"]),
             ("inside its host, by the rank that sends most there", answer["intra_host_bytes"]),
             ("leaving the busiest host, all its ranks together", answer["host_bytes"])]

@@ -12,7 +12,9 @@ from mpizero.machine import Machine
 from mpizero.planner.links import route
 from mpizero.planner.model import PlannedModel
 from mpizero.planner.traffic import plan_traffic
-from mpizero.schedule.actions import Action, AllReduceGrad, AllReduceShard, ReduceScatterGrad, Unshard
+from mpizero.schedule.actions import (
+    Action, AllReduceGrad, AllReduceShard, Broadcast, ReduceGrad, ReduceScatterGrad, Unshard,
+)
 from mpizero.schedule.effects import Work
 
 Seconds = float | Sequence[float]
@@ -29,6 +31,8 @@ class Costs:
     all_reduce: Seconds = 0.0  # of a whole gradient
     all_reduce_shard: Seconds = 0.0
     optim_step: Seconds = 0.0
+    broadcast: Seconds = 0.0
+    reduce: Seconds = 0.0
 
     def __post_init__(self) -> None:
         for name, seconds in vars(self).items():
@@ -49,7 +53,7 @@ def machine_costs(model: PlannedModel, geometry: Geometry, machine: Machine, tok
     units = range(len(geometry.wrapping.units))
 
     def rings(actions: Iterable[Action]) -> list[float]:
-        return [machine.wire_seconds(sent.nbytes, sent.rounds, route(geometry.mesh, sent.axis, ranks_per_host))
+        return [machine.wire_seconds(*sent.busiest, route(geometry.mesh, sent.axis, ranks_per_host))
                 for sent in plan_traffic(actions, geometry)]
 
     # whole gradients go round the shard group, or among replicas where nothing is sharded
@@ -59,7 +63,8 @@ def machine_costs(model: PlannedModel, geometry: Geometry, machine: Machine, tok
                  all_gather=rings(map(Unshard, units)), reduce_scatter=rings(map(ReduceScatterGrad, units)),
                  all_reduce=rings([AllReduceGrad(unit, axis) for unit in units]),
                  all_reduce_shard=rings(map(AllReduceShard, units)),
-                 optim_step=[update_seconds(unit, geometry, machine) for unit in units])
+                 optim_step=[update_seconds(unit, geometry, machine) for unit in units],
+                 broadcast=rings(map(Broadcast, units)), reduce=rings(map(ReduceGrad, units)))
 
 
 def update_bytes(geometry: Geometry) -> int:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import final
 
-from mpizero.layout import REPLICATED, SHARDED, ActivationBytes, Geometry, Keep, update_block_numel
+from mpizero.layout import OWNED, REPLICATED, SHARDED, ActivationBytes, Geometry, Keep, update_block_numel
 from mpizero.memory.kinds import ACTIVATION, GRAD, GRAD_FP32, MODEL_STATE, OPTIM, PARAM, UNSHARDED_GRAD, UNSHARDED_PARAM
 from mpizero.planner.activations import Storage, storage_bytes, storages
 from mpizero.schedule.actions import Action, Phase
@@ -89,6 +89,12 @@ def at_rest(geometry: Geometry) -> dict[str, int]:
     return live
 
 
+def fullest_and_emptiest(geometry: Geometry) -> tuple[Geometry, Geometry]:
+    """Of the ranks that keep most and least between steps; they differ where units have owners."""
+    ranks = sorted(map(geometry.at, geometry.places), key=lambda each: -sum(at_rest(each).values()))
+    return ranks[0], ranks[-1]
+
+
 @final
 class _Books:
     """The storages that values hold."""
@@ -147,6 +153,8 @@ class _Books:
                 return PARAM if keep.params is REPLICATED else UNSHARDED_PARAM, size * geometry.kept(unit, REPLICATED)
             case Name.SHARD:
                 return PARAM, size * geometry.kept(unit, SHARDED)
+            case Name.OWN:
+                return PARAM, size * geometry.kept(unit, OWNED)
             case Name.STATES:
                 return OPTIM, geometry.optimizer_bytes * geometry.kept(unit, keep.optim)
             case Name.GRAD:
@@ -167,20 +175,19 @@ def _extent(value: Value, effect: Effect) -> Keep:
 
 def formula_after_backward(geometry: Geometry) -> int:
     """The closed form of ZeRO sec. 5 (4 psi + 12 psi/N, 2 psi + 14 psi/N, 16 psi/N), of padded psi. Frozen parameters
-    are parameters alone: 2 psi, or 2 psi/N.
+    are parameters alone: 2 psi, or 2 psi/N. Of units that have owners, 16 times what this rank owns.
 
     With float32 sums it is 4 psi + 12 psi/N, 2 psi + 16 psi/N, 18 psi/N: stage 1 reduces later. Holds for one
     microbatch, or for gradients reduced after each (stage 1 then keeps an accumulated shard beside its
     whole gradient).
     """
-    wrapping = geometry.wrapping
-    trained = sum(wrapping.units[unit].padded_numel for unit in wrapping.trained)
+    wrapping, keep = geometry.wrapping, geometry.placement
 
-    def share(psi: int, keep: Keep) -> int:
-        return psi if keep is REPLICATED else psi // geometry.shards
+    def kept(units: Iterable[int], keep: Keep) -> int:
+        return sum(geometry.kept(unit, keep) for unit in units)
 
-    keep = geometry.placement
     reduced = keep.grads is keep.optim  # stage 1 reduces after backward, which makes whole gradients shards
     grad_itemsize = geometry.sum_itemsize if reduced else geometry.itemsize
-    return (geometry.itemsize * share(wrapping.padded_numel, keep.params) + grad_itemsize * share(trained, keep.grads)
-            + geometry.optimizer_bytes * share(trained, keep.optim))
+    return (geometry.itemsize * kept(range(len(wrapping.units)), keep.params)
+            + grad_itemsize * kept(wrapping.trained, keep.grads)
+            + geometry.optimizer_bytes * kept(wrapping.trained, keep.optim))

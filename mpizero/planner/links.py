@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from mpizero.layout import Axis, Geometry, MeshShape
@@ -21,7 +21,7 @@ from mpizero.planner.traffic import Sent
 class Links:
     """Bytes sent in a step. A rank is the busiest: another may send less between hosts, and so more inside its own."""
 
-    sent_bytes: int  # by every rank alike
+    sent_bytes: int  # by the rank that sends most; by every rank alike, unless units have owners
     inter_host_bytes: int  # by the rank that sends most of them
     intra_host_bytes: int  # by the rank that sends most of them
     host_bytes: int  # leaving the busiest host, all its ranks together
@@ -30,18 +30,18 @@ class Links:
 
 
 def place(sends: Iterable[Sent], geometry: Geometry, ranks_per_host: int) -> Links:
-    """Split what is sent into inside and between hosts of `ranks_per_host` ranks."""
-    rings: dict[Axis, int] = defaultdict(int)
-    straight: dict[Axis, int] = defaultdict(int)
-    for send in sends:
-        rings[send.axis] += send.nbytes - send.straight
-        straight[send.axis] += send.straight
-    ranks = list(_ranks(rings, straight, geometry, ranks_per_host))
+    """Split what is sent, by every rank alike, into inside and between hosts of `ranks_per_host` ranks."""
+    return place_each({0: sends}, geometry, ranks_per_host)
+
+
+def place_each(sends: Mapping[int, Iterable[Sent]], geometry: Geometry, ranks_per_host: int) -> Links:
+    """The same where not all ranks send alike. sends: of a rank of each of `geometry.places`."""
+    flows = {place: _flow(each) for place, each in sends.items()}
+    ranks = list(_ranks(flows, geometry, ranks_per_host))
     leaving: dict[int, int] = defaultdict(int)
     for rank, (_, between) in enumerate(ranks):
         leaving[rank // ranks_per_host] += between
-    sent = sum((*rings.values(), *straight.values()))
-    return Links(sent, max(between for _, between in ranks), max(inside for inside, _ in ranks),
+    return Links(max(map(sum, ranks)), max(between for _, between in ranks), max(inside for inside, _ in ranks),
                  max(leaving.values()), len(leaving), tuple(ranks))
 
 
@@ -73,19 +73,45 @@ def leaving_bytes(sends: Iterable[Sent], mesh: MeshShape, ranks_per_host: int) -
                for host in leaving(mesh, ranks_per_host))
 
 
-def _ranks(rings: dict[Axis, int], straight: dict[Axis, int], geometry: Geometry,
-           ranks_per_host: int) -> Iterator[tuple[int, int]]:
-    """(bytes inside the host, bytes between hosts) of each rank. Bytes by axis."""
-    mesh, total = geometry.mesh, sum((*rings.values(), *straight.values()))
+@dataclass(frozen=True)
+class _Flow:
+    """Bytes that a rank sends: by axis to the next rank, and to all others alike; by axis and place to an owner."""
+
+    ring: Mapping[Axis, int]
+    straight: Mapping[Axis, int]
+    home: Mapping[tuple[Axis, int], int]
+
+    @property
+    def total(self) -> int:
+        return sum((*self.ring.values(), *self.straight.values(), *self.home.values()))
+
+
+def _flow(sends: Iterable[Sent]) -> _Flow:
+    ring: dict[Axis, int] = defaultdict(int)
+    straight: dict[Axis, int] = defaultdict(int)
+    home: dict[tuple[Axis, int], int] = defaultdict(int)
+    for send in sends:
+        ring[send.axis] += send.ring
+        straight[send.axis] += send.straight
+        home[send.axis, send.owner] += send.home
+    return _Flow(ring, straight, home)
+
+
+def _ranks(flows: Mapping[int, _Flow], geometry: Geometry, ranks_per_host: int) -> Iterator[tuple[int, int]]:
+    """(bytes inside the host, bytes between hosts) of each rank."""
+    mesh = geometry.mesh
     for rank in range(mesh.ranks):
-        host = rank // ranks_per_host
-        between = sum(nbytes for axis, nbytes in rings.items() if mesh.successor(rank, axis) // ranks_per_host != host)
-        for axis, nbytes in straight.items():
+        host, flow = rank // ranks_per_host, flows[geometry.like(mesh.coordinate(rank, Axis.SHARD))]
+        between = sum(nbytes for axis, nbytes in flow.ring.items()
+                      if mesh.successor(rank, axis) // ranks_per_host != host)
+        for axis, nbytes in flow.straight.items():
             if nbytes:
                 group = mesh.group(rank, axis)
                 near = _count(group, host * ranks_per_host, (host + 1) * ranks_per_host)
                 between += nbytes // (len(group) - 1) * (len(group) - near)
-        yield total - between, between
+        between += sum(nbytes for (axis, owner), nbytes in flow.home.items()
+                       if nbytes and mesh.group(rank, axis)[owner] // ranks_per_host != host)
+        yield flow.total - between, between
 
 
 def _count(ranks: range, begin: int, end: int) -> int:

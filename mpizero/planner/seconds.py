@@ -116,7 +116,7 @@ def _phase(question: Question, load: Load, sent: Iterable[Sent], geometry: Geome
     routes = {axis: route(mesh, axis, question.ranks_per_host) for axis in mesh.divided}
     for send in sent:
         way = routes.get(send.axis, INSIDE)
-        busy["inter-host" if way.leaving else "intra-host"] += machine.wire_seconds(send.nbytes, send.rounds, way)
+        busy["inter-host" if way.leaving else "intra-host"] += machine.wire_seconds(*send.busiest, way)
     return busy
 
 

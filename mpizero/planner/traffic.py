@@ -10,16 +10,20 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from mpizero.dtypes import ITEMSIZE
-from mpizero.layout import SHARDED, Axis, Geometry, Placement
+from mpizero.layout import OWNED, REPLICATED, SHARDED, Axis, Geometry, Placement
 from mpizero.schedule.actions import Action
 from mpizero.schedule.effects import Effect, effect_of
+
+CHAIN_SEGMENT = 2**21  # bytes that a broadcast hands on at a time: comm.ring.SEGMENT_BYTES
 
 
 @dataclass(frozen=True)
 class Sent:
     """What an action makes a rank send along `axis`: `rounds` messages (more when chunks are cut up), nbytes in all.
 
-    straight: of nbytes, those that go to each of the others alike, not to the next one along the axis.
+    straight: of nbytes, those that go to each of the others alike, not to the next one along the axis. home: those that
+    go straight to the rank whose place along the axis is `owner`. path: (bytes, rounds) of the busiest link, where that
+    is not this rank's alone: what time depends on.
     """
 
     action: Action
@@ -28,6 +32,19 @@ class Sent:
     nbytes: int
     rounds: int
     straight: int = 0
+    home: int = 0
+    owner: int = 0
+    path: tuple[int, int] | None = None
+
+    @property
+    def ring(self) -> int:
+        """Bytes that go to the next one along the axis."""
+        return self.nbytes - self.straight - self.home
+
+    @property
+    def busiest(self) -> tuple[int, int]:
+        """Bytes and rounds of the link that all wait for."""
+        return self.path or (self.nbytes, self.rounds)
 
 
 def plan_traffic(actions: Iterable[Action], geometry: Geometry) -> list[Sent]:
@@ -36,21 +53,49 @@ def plan_traffic(actions: Iterable[Action], geometry: Geometry) -> list[Sent]:
     return [sent for sent in found if sent is not None]
 
 
+def plan_traffic_by_place(actions: Sequence[Action], geometry: Geometry) -> dict[int, list[Sent]]:
+    """The same of a rank of each of `geometry.places`."""
+    return {place: plan_traffic(actions, geometry.at(place)) for place in geometry.places}
+
+
 def sent_by(action: Action, effect: Effect, geometry: Geometry) -> Sent | None:
     """What `action` sends; None if it is no collective.
 
     A ring of n ranks passes each of n chunks on n - 1 times: once to reduce-scatter or gather, twice to all-reduce.
+    What a rank keeps of a unit is summed across replicas as so many shards, one ring for each, or not at all: see
+    `Unit.all_reduce_shard`.
     """
     if effect.sends is None:
         return None
     op, unit, extent, axis, passes = effect.sends
     n = geometry.mesh.size(axis)
+    if op == "broadcast":
+        return _broadcast(action, unit, axis, geometry)
+    if extent is OWNED and not geometry.owns(unit):  # its owner's replicas sum it
+        theirs = sent_by(action, effect, geometry.at(geometry.owner(unit)))
+        return theirs and Sent(action, op, axis, 0, 0, path=theirs.busiest)
     elements = (n - 1) * (geometry.kept(unit, extent) // n)
     if op == "all_gather":
         return Sent(action, op, axis, elements * geometry.itemsize, passes * (n - 1))
-    reduced, gathered = elements * geometry.wire_itemsize, (passes - 1) * elements * geometry.sum_itemsize
+    reduced, summed = elements * geometry.wire_itemsize, elements * geometry.sum_itemsize
     straight = 0 if geometry.wire == geometry.sums else reduced
-    return Sent(action, op, axis, reduced + gathered, passes * (n - 1), straight)
+    if op == "reduce":
+        home = 0 if geometry.owns(unit) else summed // (n - 1)
+        return Sent(action, op, axis, reduced + home, n - 1 + (not geometry.owns(unit)), straight, home,
+                    geometry.owner(unit), path=(reduced + summed, n) if n > 1 else None)
+    rings = geometry.shards if extent is OWNED else 1
+    return Sent(action, op, axis, reduced + (passes - 1) * summed, rings * passes * (n - 1), straight)
+
+
+def _broadcast(action: Action, unit: int, axis: Axis, geometry: Geometry) -> Sent:
+    """Down the chain that begins at the owner: its last rank sends nothing. A segment is handed on when it is there, so
+    all is there when the first rank has sent it, and the last segment has come through the others."""
+    n, nbytes = geometry.mesh.size(axis), geometry.itemsize * geometry.kept(unit, REPLICATED)
+    if n == 1:
+        return Sent(action, "broadcast", axis, 0, 0)
+    sends = (geometry.place + 1) % n != geometry.owner(unit)
+    return Sent(action, "broadcast", axis, nbytes * sends, int(sends),
+                path=(nbytes + (n - 2) * min(nbytes, CHAIN_SEGMENT), n - 1))
 
 
 def sent_bytes(sends: Iterable[Sent]) -> int:
@@ -65,9 +110,11 @@ def sent_between(sends: Iterable[Sent], geometry: Geometry, hosts: Sequence[str]
     mesh = geometry.mesh
 
     def leaving(send: Sent) -> int:
-        ring = send.nbytes - send.straight if hosts[mesh.successor(rank, send.axis)] != hosts[rank] else 0
-        far = sum(hosts[other] != hosts[rank] for other in mesh.group(rank, send.axis)) if send.straight else 0
-        return ring + send.straight // max(mesh.size(send.axis) - 1, 1) * far
+        group = mesh.group(rank, send.axis)
+        ring = send.ring if hosts[mesh.successor(rank, send.axis)] != hosts[rank] else 0
+        home = send.home if hosts[group[send.owner]] != hosts[rank] else 0
+        far = sum(hosts[other] != hosts[rank] for other in group) if send.straight else 0
+        return ring + home + send.straight // max(mesh.size(send.axis) - 1, 1) * far
 
     return sum(map(leaving, sends))
 
@@ -82,7 +129,7 @@ def sent_by_op(sends: Iterable[Sent]) -> dict[str, int]:
 def formula_sizes(placement: Placement, volume: int, dtype: str, wire: str, sums: str) -> list[int]:
     """Bytes of an element in each of the `volume` times that it is sent: a gradient to be summed, its sum where ranks
     gather that, and parameters where they are gathered, once a step or, where they are sharded, twice."""
-    gathers = 2 if placement.params is SHARDED else 1 if placement.optim is SHARDED else 0
+    gathers = 2 if placement.params is not REPLICATED else 1 if placement.optim is SHARDED else 0
     assert volume > gathers, f"{volume} psi are too few for {gathers} gathers and a reduction"
     return [ITEMSIZE[name] for name in (wire, *[sums] * (volume - 1 - gathers), *[dtype] * gathers)]
 
@@ -94,7 +141,10 @@ def formula_sent(geometry: Geometry, volume: int) -> int:
     across replicas both of theirs do. M is padded, of the parameters that train. volume: 2 or 3, of the strategy (ZeRO
     sec. 7). Where parameters are sharded, a unit is gathered at each use: 2 M_u (F-1)/F more for each segment of a tied
     one beyond the first; of a frozen one M_u (F-1)/F for each forward and each backward that reads it.
+    Where units have owners it is this rank's own: see `_formula_of_owners`.
     """
+    if geometry.placement.params is OWNED:
+        return _formula_of_owners(geometry)
     wrapping, shards, replicas = geometry.wrapping, geometry.shards, geometry.replicas
     trained = sum(wrapping.units[unit].padded_numel for unit in wrapping.trained)
     sizes = formula_sizes(geometry.placement, volume, geometry.dtype, geometry.wire, geometry.sums)
@@ -105,3 +155,20 @@ def formula_sent(geometry: Geometry, volume: int) -> int:
                                           for segment in wrapping.segments for unit in segment.units)
     across = (geometry.wire_itemsize + geometry.sum_itemsize) * (replicas - 1) * (trained // (shards * replicas))
     return inside // shards * (shards - 1) + across
+
+
+def _formula_of_owners(geometry: Geometry) -> int:
+    """Of each unit: M_u at each use, unless its owner comes next; if it trains M_u (F-1)/F to be summed, and M_u/F of
+    the sum to its owner, or from its owner 2 M_u (R-1)/R across replicas. Mean of ranks without replicas, no unit tied
+    or frozen: (3 + 1/N) M (N-1)/N."""
+    total, shards, replicas = 0, geometry.shards, geometry.replicas
+    for unit, layout in enumerate(geometry.wrapping.units):
+        numel = layout.padded_numel
+        if geometry.owner(unit) != (geometry.place + 1) % shards:
+            total += geometry.itemsize * numel * sum((1 + segment.backward) * (unit in segment.units)
+                                                     for segment in geometry.wrapping.segments)
+        if not layout.frozen:
+            total += geometry.wire_itemsize * (shards - 1) * (numel // shards)
+            total += ((geometry.wire_itemsize + geometry.sum_itemsize) * (replicas - 1) * (numel // replicas)
+                      if geometry.owns(unit) else geometry.sum_itemsize * (numel // shards))
+    return total

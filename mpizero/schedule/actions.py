@@ -6,14 +6,16 @@ A *unit* is what is gathered (a FlatParameter), a *segment* what is computed; bo
     action                     memory on the rank                          sent by the rank, n = size of the group
     LoadBatch(mb)              + inputs and targets
     Unshard(unit)              + whole parameters                          (n-1)/n of the unit, all-gather
+    Broadcast(unit)            + whole parameters                          the unit, all but the last of a chain
     Reshard(unit)              - whole parameters
     Forward(segment, mb)       + activations
     Loss(mb)                   + what its backward needs
     LossBackward(mb)           + gradient of the last output, - what Loss kept
     Backward(segment, mb)      + whole gradient of its units that train, - activations
     ReduceScatterGrad(unit)    + reduced gradient (a shard), - whole one   (n-1)/n, reduce-scatter
+    ReduceGrad(unit)           + reduced gradient (whole, at the owner)    (n-1)/n, and 1/n to the owner
     AllReduceGrad(unit, axis)  whole gradient becomes the reduced one      2(n-1)/n, all-reduce
-    AllReduceShard(unit)                                                   2(n-1)/n of the shard, all-reduce
+    AllReduceShard(unit)                                                   2(n-1)/n of what is kept, all-reduce
     Agree()                                                                a few bytes that no formula counts
     OptimStep(unit)            + float32 gradient of one block, meanwhile
     AllGatherParam(unit)                                                   (n-1)/n, all-gather
@@ -64,8 +66,16 @@ class Unshard:
 
 
 @dataclass(frozen=True, slots=True)
+class Broadcast:
+    """Every rank gets the whole parameters of the unit from the one that owns it."""
+
+    unit: int
+    axis: Axis = Axis.SHARD
+
+
+@dataclass(frozen=True, slots=True)
 class Reshard:
-    """Free the whole parameters of the unit; the shard stays."""
+    """Free the whole parameters of the unit; what the rank keeps of them stays."""
 
     unit: int
 
@@ -113,6 +123,14 @@ class ReduceScatterGrad:
 
 
 @dataclass(frozen=True, slots=True)
+class ReduceGrad:
+    """Sum the whole gradient along the axis; at the unit's owner the whole sum is added to its reduced gradient."""
+
+    unit: int
+    axis: Axis = Axis.SHARD
+
+
+@dataclass(frozen=True, slots=True)
 class AllReduceGrad:
     """Sum the whole gradient along the axis; the whole sum is added to the reduced gradient."""
 
@@ -122,7 +140,7 @@ class AllReduceGrad:
 
 @dataclass(frozen=True, slots=True)
 class AllReduceShard:
-    """Sum this rank's shard of the reduced gradient along the axis."""
+    """Sum what this rank keeps of the reduced gradient along the axis: its shard, or all of what it owns."""
 
     unit: int
     axis: Axis = Axis.REPLICATE
@@ -163,7 +181,8 @@ class AwaitFree:
     unit: int
 
 
-Collective = Unshard | ReduceScatterGrad | AllReduceGrad | AllReduceShard | AllGatherParam
+Gather = Unshard | Broadcast  # make whole parameters, which Reshard frees
+Collective = Gather | ReduceScatterGrad | ReduceGrad | AllReduceGrad | AllReduceShard | AllGatherParam
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,8 +199,8 @@ class End:
     action: Collective
 
 
-Action = (Phase | LoadBatch | Unshard | Reshard | Forward | Loss | LossBackward | Backward | ReduceScatterGrad
-          | AllReduceGrad | AllReduceShard | Agree | OptimStep | AllGatherParam | FreeGrad | AwaitFree | Begin | End)
+Action = (Phase | LoadBatch | Reshard | Forward | Loss | LossBackward | Backward | Agree | OptimStep | FreeGrad
+          | AwaitFree | Collective | Begin | End)
 
 
 def show(action: Action) -> str:

@@ -12,7 +12,7 @@ from typing import NamedTuple, assert_never
 
 from mpizero.layout.geometry import Geometry
 from mpizero.layout.mesh import Axis
-from mpizero.layout.placement import REPLICATED, SHARDED, Keep
+from mpizero.layout.placement import OWNED, REPLICATED, SHARDED, Keep
 from mpizero.schedule import values as v
 from mpizero.schedule.actions import (
     Action,
@@ -23,6 +23,7 @@ from mpizero.schedule.actions import (
     AwaitFree,
     Backward,
     Begin,
+    Broadcast,
     Collective,
     End,
     Forward,
@@ -32,6 +33,7 @@ from mpizero.schedule.actions import (
     LossBackward,
     OptimStep,
     Phase,
+    ReduceGrad,
     ReduceScatterGrad,
     Reshard,
     UnknownAction,
@@ -53,8 +55,8 @@ class Sum(NamedTuple):
 
 
 class Send(NamedTuple):
-    """A ring along `axis`. extent: of the unit, what goes round; passes: 1 to gather or reduce-scatter, 2 to
-    all-reduce."""
+    """What goes along `axis`, in a ring unless it comes from the unit's owner (broadcast) or goes there (reduce).
+    extent: of the unit, what is sent; passes: 1 to gather, reduce-scatter or broadcast, 2 to all-reduce or reduce."""
 
     op: str
     unit: int
@@ -108,7 +110,7 @@ class Effect:
         """The values that are made, freed or changed."""
         turned = (*(self.becomes or ()), *((self.sums.target,) if self.sums else ()))
         states = () if self.updates is None else (v.states(self.updates), v.shard(self.updates),
-                                                  v.whole(self.updates), v.part(self.updates))
+                                                  v.own(self.updates), v.whole(self.updates), v.part(self.updates))
         return frozenset((*self.makes, *self.adds, *self.frees, *turned, *states))
 
     @property
@@ -128,13 +130,13 @@ def effect_of(action: Action, geometry: Geometry) -> Effect:
     """The effect of `action`. UnknownAction if it is none of ours."""
     if not isinstance(action, Action):
         raise UnknownAction(action)
+    if isinstance(action, Collective):
+        return _collective(action, geometry)
     match action:
         case Phase():
             return NOTHING
         case LoadBatch() | Forward() | Loss() | LossBackward() | Backward():
             return _compute(action, geometry)
-        case Unshard() | AllGatherParam() | ReduceScatterGrad() | AllReduceGrad() | AllReduceShard():
-            return _collective(action, geometry)
         case Reshard(unit):
             return Effect(frees=(v.whole(unit),))
         case Agree():
@@ -189,6 +191,9 @@ def _collective(action: Collective, geometry: Geometry) -> Effect:
             return Effect(reads=(v.shard(unit),), makes=(v.whole(unit),),
                           sends=Send("all_gather", unit, REPLICATED, axis, 1),
                           work=Work("all_gather", unit))
+        case Broadcast(unit, axis):
+            return Effect(reads=(v.own(unit),), makes=(v.whole(unit),),
+                          sends=Send("broadcast", unit, REPLICATED, axis, 1), work=Work("broadcast", unit))
         case AllGatherParam(unit, axis):
             part = v.part(unit)
             return Effect(reads=(part,), becomes=(part, v.whole(unit)),
@@ -198,6 +203,10 @@ def _collective(action: Collective, geometry: Geometry) -> Effect:
             return Effect(reads=(grad,), adds=(reduced,), frees=(grad,), sums=Sum(grad, reduced, axis, SHARDED),
                           sends=Send("reduce_scatter", unit, REPLICATED, axis, 1),
                           work=Work("reduce_scatter", unit))
+        case ReduceGrad(unit, axis):
+            grad, reduced = v.grad(unit), v.reduced(unit)
+            return Effect(reads=(grad,), adds=(reduced,), frees=(grad,), sums=Sum(grad, reduced, axis, OWNED),
+                          sends=Send("reduce", unit, REPLICATED, axis, 2), work=Work("reduce", unit))
         case AllReduceGrad(unit, axis):
             grad, reduced = v.grad(unit), v.reduced(unit)
             effect = Effect(reads=(grad,), sums=Sum(grad, reduced, axis, REPLICATED),
@@ -207,9 +216,9 @@ def _collective(action: Collective, geometry: Geometry) -> Effect:
                 return replace(effect, adds=(reduced,), frees=(grad,))
             return replace(effect, becomes=(grad, reduced))
         case AllReduceShard(unit, axis):
-            reduced = v.reduced(unit)
-            return Effect(reads=(reduced,), sums=Sum(reduced, reduced, axis, SHARDED),
-                          sends=Send("all_reduce", unit, SHARDED, axis, 2),
+            reduced, extent = v.reduced(unit), OWNED if geometry.placement.optim is OWNED else SHARDED
+            return Effect(reads=(reduced,), sums=Sum(reduced, reduced, axis, extent),
+                          sends=Send("all_reduce", unit, extent, axis, 2),
                           work=Work("all_reduce_shard", unit))
         case _:
             assert_never(action)
@@ -217,7 +226,7 @@ def _collective(action: Collective, geometry: Geometry) -> Effect:
 
 def kept_params(unit: int, geometry: Geometry) -> Value:
     """The parameters of the unit that a rank keeps between steps."""
-    return v.whole(unit) if geometry.placement.params is REPLICATED else v.shard(unit)
+    return {REPLICATED: v.whole, SHARDED: v.shard, OWNED: v.own}[geometry.placement.params](unit)
 
 
 def _updates_a_part(geometry: Geometry) -> bool:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from mpizero.layout.mesh import Axis
-from mpizero.layout.placement import REPLICATED, SHARDED, Placement
+from mpizero.layout.placement import OWNED, REPLICATED, SHARDED, Placement
 from mpizero.layout.wrapping import SegmentUse
 from mpizero.schedule.actions import (
     Action,
@@ -21,8 +21,10 @@ from mpizero.schedule.actions import (
     AllReduceGrad,
     AllReduceShard,
     Backward,
+    Broadcast,
     Forward,
     OptimStep,
+    ReduceGrad,
     ReduceScatterGrad,
     Reshard,
     Unshard,
@@ -193,5 +195,39 @@ class Zero3(Strategy):
         yield OptimStep(unit)  # nobody keeps whole parameters: the next forward gathers them
 
 
+class Zero3Broadcast(Strategy):
+    """Stage 3 as lectures draw it: each unit has an owner, which broadcasts it. 16 psi/N bytes after backward and 3 psi
+    + psi/N sent in a step are means of ranks: each holds 16 bytes of what it owns, and none of what it does not.
+    """
+
+    placement = Placement(params=OWNED, grads=OWNED, optim=OWNED)
+    volume = 3  # and 1/N more, for sums on their way to the owner
+
+    def forward(self, segment: SegmentUse, mb: Microbatch) -> Actions:
+        for unit in segment.units:
+            yield Broadcast(unit)
+        yield Forward(segment.index, mb.index)
+        for unit in segment.units:
+            yield Reshard(unit)
+
+    def backward(self, segment: SegmentUse, mb: Microbatch) -> Actions:
+        for unit in segment.units:
+            yield Broadcast(unit)
+        yield Backward(segment.index, mb.index)
+        for unit in segment.units:
+            yield Reshard(unit)
+        if mb.sync:
+            for unit in segment.completes:
+                yield ReduceGrad(unit)
+                if mb.last:
+                    yield AllReduceShard(unit)  # of what the owner holds
+
+    def reduce(self, unit: int, mb: Microbatch) -> Actions:
+        yield from ()
+
+    def update(self, unit: int) -> Actions:
+        yield OptimStep(unit)  # its owner alone has something to do
+
+
 STRATEGIES: dict[str, Strategy] = {"0": DataParallel(), "1": Zero1(), "1-allreduce": Zero1AllReduce(), "2": Zero2(),
-                                   "3": Zero3()}
+                                   "3": Zero3(), "3-broadcast": Zero3Broadcast()}

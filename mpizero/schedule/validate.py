@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from mpizero.layout.geometry import Geometry
 from mpizero.layout.mesh import Axis, MeshShape
-from mpizero.layout.placement import REPLICATED, SHARDED, Keep, Placement
+from mpizero.layout.placement import OWNED, REPLICATED, SHARDED, Keep, Placement
 from mpizero.layout.wrapping import Wrapping
 from mpizero.schedule import values as v
 from mpizero.schedule.actions import Action, show
@@ -135,8 +135,8 @@ class _Checker:
     def _note(self, change: Change) -> None:
         match change:
             case Made(Value(name=Name.WHOLE) as value):
-                if (shard := v.shard(value.index)) in self.version:
-                    self.version[value] = self.version[shard]
+                if (kept := kept_params(value.index, self.geometry)) in self.version:
+                    self.version[value] = self.version[kept]
                 self.gathered += 1
                 self.most = max(self.most, self.gathered)
             case Freed(Value(name=Name.WHOLE)):
@@ -169,7 +169,7 @@ class _Checker:
         _rule(not self.agreed, "ranks have agreed on the gradients already")
         _rule(axis in found.unsummed or self.geometry.mesh.size(axis) == 1, f"{source} is summed along {axis} already")
         summed = _Gradient(set(found.parts), found.unsummed - {axis},
-                           SHARDED if extent is SHARDED and self.geometry.shards > 1 else found.extent)
+                           extent if extent is not REPLICATED and self.geometry.shards > 1 else found.extent)
         if source != target:
             del self.gradients[source]
             if before is not None:
@@ -213,8 +213,9 @@ class _Checker:
         reduced, kept, keep = v.reduced(unit), kept_params(unit, self.geometry), self.geometry.placement
         _rule(self.agreed, "ranks have not agreed on the gradients")
         _rule(reduced not in self.used, f"{reduced} has been used for an update")
-        _rule(keep.optim is SHARDED or self.gradients[reduced].extent is REPLICATED,
-              f"{reduced} holds this rank's shard alone, and its optimizer updates the whole unit")
+        _rule(self.gradients[reduced].extent in (REPLICATED, keep.optim),
+              f"{reduced} holds {_EXTENT[self.gradients[reduced].extent]} alone, and its optimizer updates "
+              f"{_EXTENT[keep.optim]}")
         _rule(keep.params is REPLICATED or v.whole(unit) not in self.there,
               f"unit {unit} is gathered: the whole parameters would be old ones")
         self.used.add(reduced)
@@ -228,7 +229,7 @@ class _Checker:
         along others."""
         if send.op != "all_reduce":
             _rule(send.axis is Axis.SHARD, f"units are divided along {Axis.SHARD}, not along {send.axis}")
-        elif send.extent is SHARDED:
+        elif send.extent is not REPLICATED:
             _rule(send.axis is not Axis.SHARD, f"along {Axis.SHARD} ranks hold different parts, which have no sum")
 
     def _check_limit(self, effect: Effect) -> None:
@@ -251,6 +252,9 @@ class _Checker:
             _rule(self.version[value] == self.newest, f"{value} is stale: it lacks an update that others have had")
         _rule(self.limit is None or self.most <= self.limit,
               f"{self.most} units were gathered at once: above the limit")
+
+
+_EXTENT = {REPLICATED: "the whole unit", SHARDED: "this rank's shard", OWNED: "the units that it owns"}
 
 
 def _name(collective: Effect) -> str:

@@ -5,9 +5,10 @@
     targets[mb]    the batch's                                                       LoadBatch
     saved[s, mb]   what backward of segment s needs; saved[S]: of the loss           Forward(s), Loss
     dy[s, mb]      gradient of the output of segment s                               Backward(s + 1), LossBackward
-    whole[u]       parameters of unit u, all of them                                 rests where placed so, else Unshard
+    whole[u]       parameters of unit u, all of them                                 rests where placed so, else Gather
     part[u]        the same, of which this rank's part alone is new                  OptimStep, until AllGatherParam
     shard[u]       this rank's shard of them                                         rests where placed so
+    own[u]         all of them where this rank owns the unit, else nothing           rests where placed so
     states[u]      what the optimizer keeps                                          rests
     grad[u]        gradient of this rank's samples, whole                            Backward
     reduced[u]     the same, summed over ranks                                       a reduction
@@ -32,6 +33,7 @@ class Name(StrEnum):
     WHOLE = "whole"
     PART = "part"
     SHARD = "shard"
+    OWN = "own"
     STATES = "states"
     GRAD = "grad"
     REDUCED = "reduced"
@@ -78,6 +80,10 @@ def part(unit: int) -> Value:
 
 def shard(unit: int) -> Value:
     return Value(Name.SHARD, unit)
+
+
+def own(unit: int) -> Value:
+    return Value(Name.OWN, unit)
 
 
 def states(unit: int) -> Value:

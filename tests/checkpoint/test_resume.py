@@ -29,7 +29,7 @@ def by_name(name: str) -> str:
 
 @pytest.mark.parametrize("name, stage", [
     *(("mlp-float16", stage) for stage in "0123"), ("mlp-float32", "1"), ("mlp-float32", "3"), ("mlp-bfloat16", "2"),
-    ("gpt", "0"), ("gpt", "3")])
+    ("gpt", "0"), ("gpt", "3"), ("mlp-float16", "3-broadcast")])
 def test_same_bits_as_the_run_that_was_not_interrupted(group, shared_path, name, stage):
     config = replace(CONFIGS[name], stage=stage)
     whole = prepare(config, group)
@@ -50,15 +50,16 @@ def test_hybrid_meshes(world, shared_path, name):
         config = replace(CONFIGS[name], stage="2", shard_size=size)
         early = begin(config, group, 2)
         path = save(early, shared_path / str(size))
-        for stage, other in (("2", size), ("3", 2), ("1", 4), ("0", None)):
+        for stage, other in (("2", size), ("3", 2), ("3-broadcast", 2), ("1", 4), ("0", None)):
             late = go_on(replace(config, stage=stage, shard_size=other), group, path).job
             assert numbers(late) == numbers(early) and compare_replicas(group, late.state.units) == []
 
 
 @pytest.mark.parametrize("hidden, dtype", [(1, "float16"), (2, "bfloat16"), (13, "float32")])
 def test_other_ranks_stages_and_wrapping(world, shared_path, hidden, dtype):
-    """4 -> 3 -> 2 -> 1 -> 4 ranks; parameters of 1 to 416 elements, most of them primes or less than a rank each."""
-    ways = [(4, "3", by_name), (3, "2", None), (2, "1", by_name), (1, "0", None), (4, "1", None), (3, "3", by_name)]
+    """4 -> 3 -> 2 -> 1 -> 4 ... ranks; parameters of 1 to 416 elements, most of them primes or less than one a rank."""
+    ways = [(4, "3", by_name), (3, "2", None), (2, "1", by_name), (1, "0", None), (4, "1", None), (3, "3", by_name),
+            (4, "3-broadcast", by_name), (2, "2", None), (3, "3-broadcast", None)]
     for number, (ranks, stage, policy) in enumerate(ways):
         group = first(world, ranks)
         if group is None:
@@ -162,7 +163,7 @@ def test_epochs_end_where_they_would_have(world, shared_path, tmp_path):
         assert sum(seen) == end - position and run_steps(late).records == []
 
 
-@pytest.mark.parametrize("stage", ["0", "2", "3"])
+@pytest.mark.parametrize("stage", ["0", "2", "3", "3-broadcast"])
 @pytest.mark.parametrize("config", [replace(MLP, hidden=2), GPT], ids=["2", "gpt"])
 def test_neither_saving_nor_loading_takes_memory(group, shared_path, config, stage):
     """Planned and counted: saving takes nothing, loading less than a unit."""

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from mpizero.bench import collectives_table, main
-from mpizero.comm.benchmark import Row, measure
+from mpizero.comm.benchmark import UNEQUAL, Row, measure, unequal
 from mpizero.errors import ConfigError
 
 KEYS = {"op", "bytes", "dtype", "ours_s", "mpi_s", "ratio", "algbw", "busbw"}
@@ -19,14 +19,37 @@ def test_rows(group, in_place):
     rows = measure(group, [1000, 4096], "float64", repeat=3, in_place=in_place)
     whole = 8 * group.size  # a size is rounded up to whole elements a rank
     assert [(row.op, row.bytes) for row in rows] == [
-        (op, -(-size // whole) * whole)
-        for size in (1000, 4096) for op in ("reduce_scatter", "all_gather", "all_reduce")]
+        (op, -(-size // whole) * whole) for size in (1000, 4096)
+        for op in ("reduce_scatter", "all_gather", "all_reduce", "broadcast", "reduce", UNEQUAL)]
     for row in rows:
         sent = (2 if row.op == "all_reduce" else 1) * (group.size - 1) / group.size
+        sent = 1 if row.op in ("broadcast", "reduce") else sent
         assert row.ours_s > 0 and row.mpi_s > 0 and row.dtype == "float64"
         assert np.isclose(row.ratio, row.mpi_s / row.ours_s)
         assert np.isclose(row.algbw, row.bytes / row.ours_s)
         assert np.isclose(row.busbw, row.algbw * sent)  # nccl-tests
+
+
+def test_unequal_shards():
+    """One element has moved; together they are as many."""
+    assert [unequal(12, size) for size in (1, 2, 4)] == [[12], [7, 5], [4, 2, 3, 3]]
+
+
+def test_both_sides_gather_unequal_shards(group, monkeypatch):
+    from mpizero.comm import benchmark
+
+    whole = np.arange(6 * group.size, dtype=np.float32)
+    counts = unequal(whole.size, group.size)
+    begin = sum(counts[:group.rank])
+    for shard in (whole[begin:][:counts[group.rank]], None):
+        flat = np.zeros(whole.size, np.float32)
+        flat[begin:][:counts[group.rank]] = whole[begin:][:counts[group.rank]]
+        benchmark.reference.mpi_all_gather_unequal(group, flat, shard, counts)
+        assert np.array_equal(flat, whole)
+    sent = []
+    monkeypatch.setattr(benchmark, "broadcast", lambda group, part, root: sent.append((part.size, root)))
+    benchmark._calls(group, whole.size, "float32", False)[-1][1]()
+    assert sent == [(count, rank) for rank, count in enumerate(counts)]
 
 
 def test_both_sides_are_called_as_often(group, monkeypatch):
@@ -46,7 +69,7 @@ def test_command_line(launch, tmp_path):
     finished = launch(2, "-m", "mpizero.bench", "collectives", "--sizes", "4KiB,1MiB", "--repeat", "3", "--json", path)
     assert finished.status == 0, finished.output
     rows = json.loads(path.read_text())["rows"]
-    assert len(rows) == 6 and all(set(row) == KEYS for row in rows)
+    assert len(rows) == 12 and all(set(row) == KEYS for row in rows)
     assert {row["bytes"] for row in rows} == {4096, 2**20}
     assert finished.stdout.count("reduce_scatter") == 2  # rank 0 alone prints
 

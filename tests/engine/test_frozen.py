@@ -62,6 +62,8 @@ def bytes_are_the_formulas(job, progress):
     """2 bytes (4 of float32) of what is frozen, whole or a shard; K, gradients and reductions of what trains alone."""
     (size, k), n, stage = ((4, 8) if job.settings.dtype == "float32" else (2, 12)), job.world.size, job.config.stage
     units, after, sent = job.wrapping.units, job.executor.after_backward, progress.sent
+    if stage == "3-broadcast":
+        return owned_bytes_are_the_formulas(job, progress, size, k)
     trained, frozen = (sum(unit.padded_numel for unit in units if unit.frozen is kind) for kind in (False, True))
     rest = {"0": (size + k) * trained + size * frozen, "1": size * trained + k * trained // n + size * frozen,
             "3": ((size + k) * trained + size * frozen) // n}[stage[0].replace("2", "1")]
@@ -72,6 +74,20 @@ def bytes_are_the_formulas(job, progress):
     assert reduced == (n - 1) * (trained // n) * size
     assert sum(job.log.totals()[op].bytes_sent for op in job.log.totals() if op not in AGREEMENT_OPS) == (
         formula_sent(job.geometry, STRATEGIES[stage].volume))
+
+
+def owned_bytes_are_the_formulas(job, progress, size, k):
+    """The same of every n-th unit, all of it; what trains is summed once, and of the sum a part goes to each owner."""
+    n, rank, units = job.world.size, job.world.rank, job.wrapping.units
+    trained, own, frozen = (sum(unit.padded_numel for unit in some if unit.frozen is kind)
+                            for some, kind in ((units, False), (units[rank::n], False), (units[rank::n], True)))
+    assert sum(progress.at_rest[kind] for kind in MODEL_STATE) == (size + k) * own + size * frozen
+    after = job.executor.after_backward
+    assert sum(after[kind] for kind in MODEL_STATE) == (2 * size + k) * own + size * frozen
+    assert formula_after_backward(job.geometry) == (2 * size + k) * own + size * frozen
+    assert progress.sent["reduce"] == size * ((n - 1) * (trained // n) + (trained - own) // n)
+    sent = sum(total.bytes_sent for op, total in job.log.totals().items() if op not in AGREEMENT_OPS)
+    assert sent == formula_sent(job.geometry, 3)
 
 
 @pytest.mark.parametrize("stage", ["0", "3"])

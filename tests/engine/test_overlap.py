@@ -24,16 +24,16 @@ def outcomes_with(stream, config, group):
     return job, outcome(job, run_steps(job, steps=config.steps - 1).records + follows_its_plan(job).records)
 
 
-@pytest.mark.parametrize("stage", ["0", "1", "1-allreduce", "2", "3"])
+@pytest.mark.parametrize("stage", ["0", "1", "1-allreduce", "2", "3", "3-broadcast"])
 @pytest.mark.parametrize("precision", [{}, {"sum_dtype": "float32"}, {"dtype": "float32"}], ids=["16", "sums", "32"])
 def test_same_bits_and_as_planned(group, stage, precision):
-    ahead = AHEAD if stage == "3" else {}
+    ahead = AHEAD if stage[0] == "3" else {}
     config = replace(MLP, stage=stage, accumulation=2, steps=2, clip=0.5, **ahead, **precision)
     expected = run(replace(config, overlap="off"), group)[1]
     assert run_as_planned(replace(config, overlap="on"), group)[1] == expected
 
 
-@pytest.mark.parametrize("stage", ["1", "2", "3"])
+@pytest.mark.parametrize("stage", ["1", "2", "3", "3-broadcast"])
 def test_replicas_and_shards_side_by_side(group, stage):
     if group.size % 2:
         pytest.skip("an odd number of ranks makes no pairs")

@@ -107,7 +107,7 @@ WIDE_BY_HAND = {"0": (4 + 4, 2 + 4 + 12, 0), "1": (4 + 2, 2 + 2, 12), "1-allredu
                 "2": (4 + 2, 2, 4 + 12), "3": (4 + 2 + 2, 0, 2 + 4 + 12)}
 
 
-@pytest.mark.parametrize("stage", list(STRATEGIES))
+@pytest.mark.parametrize("stage", list(SUMS_BY_HAND))
 @pytest.mark.parametrize("more, table", [({"sum_dtype": "float32"}, SUMS_BY_HAND),
                                          ({"reduce_dtype": "float32"}, WIDE_BY_HAND)], ids=["sums", "wire"])
 def test_bytes_are_the_formulas(group, stage, more, table):

@@ -22,7 +22,7 @@ def test_stages(ranks):
     psi = 3 * 1024 * 1000
     forms = {"0": 16 * psi, "1": 4 * psi + 12 * psi // ranks, "1-allreduce": 4 * psi + 12 * psi // ranks,
              "2": 2 * psi + 14 * psi // ranks,
-             "3": 16 * psi // ranks}
+             "3": 16 * psi // ranks, "3-broadcast": 16 * psi // ranks}
     assert {stage: states.stage_bytes(psi, stage, ranks) for stage in STRATEGIES} == forms
 
 
@@ -39,12 +39,17 @@ def test_float32_sums_in_words():
     assert [states.form_text(stage, sum_dtype="float32") for stage in "0123"] == sums
 
 
+def mean_of_ranks(geometry):
+    """Where units have owners, no rank holds as much as another."""
+    return sum(formula_after_backward(geometry.at(place)) for place in range(geometry.shards)) / geometry.shards
+
+
 @pytest.mark.parametrize("dtype, sums", [("float16", None), ("float32", None), ("float16", "float32")])
 def test_stages_are_the_plans(dtype, sums):
     """The formula of a stage by name is that of a wrapped model under its placement, where nothing is padded."""
     for stage in STRATEGIES:
         geometry = setup(stage, chain((64, 128, 32)), 4, dtype=dtype, sum_dtype=sums).geometry
-        assert formula_after_backward(geometry) == states.stage_bytes(224, stage, 4, dtype, sums)
+        assert mean_of_ranks(geometry) == states.stage_bytes(224, stage, 4, dtype, sums)
 
 
 def test_forms_of_other_optimizers():
@@ -57,7 +62,7 @@ def test_forms_of_other_optimizers():
         "8 psi", "8 psi", "4 psi + 4 psi/N", "8 psi/N"]
     for stage in STRATEGIES:
         geometry = setup(stage, chain((64, 128, 32)), 4, optimizer=lion).geometry
-        assert formula_after_backward(geometry) == states.stage_bytes(224, stage, 4, optimizer=lion)
+        assert mean_of_ranks(geometry) == states.stage_bytes(224, stage, 4, optimizer=lion)
 
 
 def test_whole_bytes_are_ints():

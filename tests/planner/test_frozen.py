@@ -25,8 +25,9 @@ def test_plan_equals_formula(stage, patterns, ranks, shards):
     for spec in (chain(SIZES), tied()):
         made = setup(stage, freeze(spec, patterns), ranks, shards)
         actions = made.lists.step()
-        assert plan_memory(actions, made.geometry).after_backward_bytes == formula_after_backward(made.geometry)
-        assert sent_bytes(plan_traffic(actions, made.geometry)) == formula_sent(made.geometry, made.strategy.volume)
+        for geometry in map(made.geometry.at, range(shards)):
+            assert plan_memory(actions, geometry).after_backward_bytes == formula_after_backward(geometry)
+            assert sent_bytes(plan_traffic(actions, geometry)) == formula_sent(geometry, made.strategy.volume)
 
 
 def test_numbers_by_hand():
@@ -36,6 +37,8 @@ def test_numbers_by_hand():
     two = 2 * 2 * 2000 * 3 // 4  # a ring passes 3/4 of 2,000 elements on, twice
     assert formulas == {"0": (16 * 2000 + 2 * 800, two), "1": (4 * 2000 + 12 * 500 + 2 * 800, two),
                         "1-allreduce": (4 * 2000 + 12 * 500 + 2 * 800, two * 3 // 2),
+                        # rank 0 owns what is frozen, sent in forward alone; it ends the chain of the unit of 400
+                        "3-broadcast": (2 * 800, 2 * 800 + 2 * 2 * 1600 + 2 * 2000),
                         "2": (2 * 2000 + 14 * 500 + 2 * 800, two), "3": (16 * 500 + 2 * 200, two * 3 // 2 + 2 * 600)}
 
 

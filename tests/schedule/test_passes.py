@@ -12,12 +12,14 @@ from hypothesis import strategies as st
 from mpizero.planner import plan_memory
 from mpizero.schedule import STRATEGIES, IllegalSchedule, show
 from mpizero.schedule.actions import (
-    Agree, AwaitFree, Backward, Forward, LoadBatch, Loss, LossBackward, Phase, ReduceScatterGrad, Reshard, Unshard,
+    Agree, AwaitFree, Backward, Forward, Gather, LoadBatch, Loss, LossBackward, Phase, ReduceScatterGrad, Reshard,
+    Unshard,
 )
 from mpizero.schedule.passes import backward_prefetch, forward_prefetch, keep_last_unit, limit_all_gathers
 from tests.schedule.models import models
 from tests.schedule.toys import chain, check, setup, step, tied
 
+GATHERING = ("3", "3-broadcast")
 LETTERS = {Unshard: "U", Forward: "F", Reshard: "R", Backward: "B", ReduceScatterGrad: "G"}
 ENDS = LoadBatch | Loss | LossBackward | Agree  # of every microbatch, and of all, in the same places
 
@@ -102,13 +104,13 @@ def without(kinds, actions):
 
 
 def gathers(actions):
-    return [action for action in actions if isinstance(action, Unshard)]
+    return [action for action in actions if isinstance(action, Gather)]
 
 
 def most_gathered(actions):
     gathered = [0]
     for action in actions:
-        gathered.append(gathered[-1] + isinstance(action, Unshard) - isinstance(action, Reshard))
+        gathered.append(gathered[-1] + isinstance(action, Gather) - isinstance(action, Reshard))
     return max(gathered)
 
 
@@ -118,17 +120,17 @@ def compare(plain, made):
     widest, limit = max(len(use.units) for use in segments), settings.limit_all_gathers
     ahead = max(settings.backward_prefetch, settings.forward_prefetch)
     for before, after in ((plain.lists.step(), made.lists.step()), (plain.lists.evaluate, made.lists.evaluate)):
-        moved = Unshard | Reshard | AwaitFree
+        moved = Gather | Reshard | AwaitFree
         assert without(moved, before) == without(moved, after)
         after = without(AwaitFree, after)
         lost, new = Counter(before) - Counter(after), Counter(after) - Counter(before)
         turns = sum(isinstance(action, Phase) and action.name == "backward" for action in before)
-        kept = turns * len(segments[-1].units) if settings.keep_last_unit and settings.stage == "3" else 0
+        kept = turns * len(segments[-1].units) if settings.keep_last_unit and settings.stage in GATHERING else 0
         assert not new and lost.total() == 2 * kept
         assert kept or gathers(before) == gathers(after)
         assert most_gathered(after) <= (1 + ahead) * widest + len(segments[-1].units)
         assert limit is None or most_gathered(after) <= max(limit, widest)
-    assert settings.keep_last_unit or settings.stage == "3" or made.lists == plain.lists
+    assert settings.keep_last_unit or settings.stage in GATHERING or made.lists == plain.lists
 
 
 @pytest.mark.parametrize("stage", STRATEGIES)
@@ -137,7 +139,7 @@ def test_on_the_grid(stage):
         for accumulation, no_sync in ((1, False), (2, False), (2, True)):
             same = {"accumulation": accumulation, "no_sync": no_sync}
             plain = setup(stage, spec, 4, shards, policy, **same)
-            for options in OPTIONS if stage == "3" else OPTIONS[-1:]:
+            for options in OPTIONS if stage in GATHERING else OPTIONS[-1:]:
                 compare(plain, setup(stage, spec, 4, shards, policy, **same, **options))
 
 

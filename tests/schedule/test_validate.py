@@ -80,7 +80,7 @@ def test_an_action_done_twice(action, stage, words):
 @pytest.mark.parametrize("stage", STRATEGIES)
 def test_two_backwards_exchanged(stage):
     change = exchanged(Backward(2, 0), Backward(3, 0))
-    lacking = "whole[2]" if stage == "3" else "dy[2, mb=0]"
+    lacking = "whole[2]" if stage[0] == "3" else "dy[2, mb=0]"
     refused(f"Backward(2, mb=0): it reads {lacking}, which is not there", change, stage, FOUR)
     refused("Backward(2, mb=0): it reads dy[2, mb=0], which is not there", change, stage, FOUR,
             policy=lambda name: "all")

@@ -6,6 +6,8 @@ bfloat16.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from mpizero.comm.channel import Array
@@ -44,3 +46,23 @@ def mpi_all_reduce(group: Group, flat: Array, out: Array | None = None) -> None:
 def mpi_broadcast(group: Group, flat: Array, root: int) -> None:
     """flat (numel,) = that of group rank `root`, in place. Any dtype."""
     group._comm.Bcast([flat.view(np.uint8), group._mpi.BYTE], root)
+
+
+def mpi_reduce(group: Group, flat: Array, out: Array | None, root: int) -> None:
+    """On group rank `root` out (numel,) = sum over ranks of flat (numel,). Without `out` there in place."""
+    if group.rank != root:
+        group._comm.Reduce(flat, None, root=root)
+    elif out is None:
+        group._comm.Reduce(group._mpi.IN_PLACE, flat, root=root)
+    else:
+        group._comm.Reduce(flat, out, root=root)
+
+
+def mpi_all_gather_unequal(group: Group, flat: Array, shard: Array | None, counts: Sequence[int]) -> None:
+    """flat (numel,) = all ranks' shards, of so many elements each, one after the other. Any dtype.
+
+    Without `shard` in place.
+    """
+    byte, nbytes = group._mpi.BYTE, [count * flat.itemsize for count in counts]
+    mine = group._mpi.IN_PLACE if shard is None else [shard.view(np.uint8), byte]
+    group._comm.Allgatherv(mine, [flat.view(np.uint8), nbytes, byte])

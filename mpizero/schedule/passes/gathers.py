@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from itertools import takewhile
 
 from mpizero.layout.wrapping import SegmentUse
-from mpizero.schedule.actions import Action, AwaitFree, Backward, Forward, Phase, Reshard, Unshard
+from mpizero.schedule.actions import Action, AwaitFree, Backward, Forward, Gather, Phase, Reshard
 
 
 def backward_prefetch(actions: Iterable[Action], depth: int) -> list[Action]:
@@ -24,7 +24,7 @@ def forward_prefetch(actions: Iterable[Action], depth: int) -> list[Action]:
 
 
 def _gather_earlier(actions: Iterable[Action], compute: type[Forward] | type[Backward], depth: int) -> list[Action]:
-    """Each Unshard goes ahead of `depth` more computations, but not out of its phase, past another Unshard, or while
+    """Each gather goes ahead of `depth` more computations, but not out of its phase, past another gather, or while
     its unit is gathered.
 
     So gathers keep their order, and a segment finds gathered, beside its own units, at most those of the next `depth`
@@ -33,9 +33,9 @@ def _gather_earlier(actions: Iterable[Action], compute: type[Forward] | type[Bac
     out: list[Action] = []
     for action in actions:
         places = [len(out)]
-        if isinstance(action, Unshard):
+        if isinstance(action, Gather):
             freed = Reshard(action.unit)
-            behind = takewhile(lambda i: not isinstance(out[i], Unshard | Phase) and out[i] != freed,
+            behind = takewhile(lambda i: not isinstance(out[i], Gather | Phase) and out[i] != freed,
                                reversed(range(len(out))))
             places += [i for i in behind if isinstance(out[i], compute)]
         out.insert(places[:depth + 1][-1], action)
@@ -50,9 +50,9 @@ def keep_last_unit(actions: Iterable[Action]) -> list[Action]:
         begin = turn - len(list(takewhile(lambda action: not isinstance(action, Forward), reversed(out[:turn]))))
         end = turn + len(list(takewhile(lambda action: not isinstance(action, Backward), out[turn:])))
         freed = {action.unit for action in out[begin:turn] if isinstance(action, Reshard)}
-        again = {action.unit for action in out[turn:end] if isinstance(action, Unshard)}
+        again = {action.unit for action in out[turn:end] if isinstance(action, Gather)}
         out[begin:end] = [action for action in out[begin:end]
-                          if not (isinstance(action, Reshard | Unshard) and action.unit in freed & again)]
+                          if not (isinstance(action, Reshard | Gather) and action.unit in freed & again)]
     return out
 
 
@@ -63,10 +63,10 @@ def limit_all_gathers(actions: Iterable[Action], limit: int, segments: Sequence[
     still hold their memory. FSDP, sec. 3.4.2.
     """
     out: list[Action] = []
-    waiting: list[Unshard] = []
+    waiting: list[Gather] = []
     gathered, leaving = 0, deque[int]()  # units freed, for whose memory nobody has waited
     for action in (action for action in actions if not isinstance(action, AwaitFree)):
-        if isinstance(action, Unshard):
+        if isinstance(action, Gather):
             waiting.append(action)
             continue
         needed = segments[action.segment].units if isinstance(action, Forward | Backward) else ()
