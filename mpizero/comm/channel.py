@@ -78,8 +78,8 @@ class Channel:
         return Requests(self).receive(array, source)
 
     def exchange(self, send: Array, dest: int, recv: Array, source: int) -> Requests:
-        """Begin both."""
-        return Requests(self).receive(recv, source).send(send, dest)
+        """Begin both, the send first: see [Note: send first] in `ring`."""
+        return Requests(self).send(send, dest).receive(recv, source)
 
 
 @final

@@ -16,6 +16,11 @@ of a reduction fits a cache: it is added while it is still there. Sends are not 
 be a whole chunk ahead of its right neighbour. With more ranks than cores this slack is worth more than anything else: a
 rank that holds a core has work to do on it. Measured against carrying each segment all the way round before the next,
 which would keep partial sums in cache: 19 against 29 ms for a reduce-scatter of 64 MiB on 4 ranks and 2 cores.
+[Note: send first] A rank begins its sends before its receives. Over TCP, Open MPI puts the announcement of a message
+and the leave to send one into the stream that carries the messages. With the receive first, the leave goes out before
+the announcement; then the neighbour's whole message leaves before its answer to ours, and the two directions of a link
+take turns. Measured between two hosts with 1 Gbit/s, 1.6 MB each way while both compute: 13 and 38 ms in turn, with
+sends first always 13 to 16.
 """
 
 from __future__ import annotations
@@ -109,10 +114,10 @@ def all_gather(channel: Channel, flat: Array) -> Steps:
         return
     left, right = (rank - 1) % size, (rank + 1) % size
     chunks = _segments(flat, size, GATHER_SEGMENT_BYTES)
-    incoming = [(step, part, channel.receive(part, left)) for step in range(1, size) for part in chunks[rank - step]]
     sends = channel.requests()
     for part in chunks[rank]:
         sends.send(part, right)
+    incoming = [(step, part, channel.receive(part, left)) for step in range(1, size) for part in chunks[rank - step]]
     for step, part, receive in incoming:
         yield receive
         if step < size - 1:

@@ -1,0 +1,168 @@
+"""What overlap, prefetch, the limit and hybrid sharding are worth on the ranks and links at hand, beside the simulator.
+
+    bash scripts/run_hosts.sh 2 2 --rate 1gbit --pin --exec python scripts/bench_overlap.py --json FILE
+    mpirun -n 2 python scripts/bench_overlap.py          # one host; with --hostfile, several
+
+First `mpizero.doctor` measures the machine. Then the same GPT trains in each of the cases, in turn, several rounds of
+steps each; figures are medians over rounds, ratios are taken within a round. Beside each stands what `mpizero.plan
+timeline` makes of the case's own list of actions with the measured machine. Weights must have the same bits in all
+cases of one mesh, and each rank's peak must be the planned one: else the status is 1.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from mpizero.cli import write_json  # noqa: E402  before NumPy: it sets the number of BLAS threads
+from mpizero.comm import Group, run_main, start  # noqa: E402
+from mpizero.doctor.__main__ import measured  # noqa: E402
+from mpizero.doctor.machine import as_machine, compute_rates, link_rates  # noqa: E402
+from mpizero.engine.config import TrainConfig  # noqa: E402
+from mpizero.engine.gather import gather_data  # noqa: E402
+from mpizero.engine.job import Job, prepare  # noqa: E402
+from mpizero.engine.summary import summarise  # noqa: E402
+from mpizero.engine.trainer import Progress, run_steps  # noqa: E402
+from mpizero.machine import Machine  # noqa: E402
+from mpizero.planner import model as planned  # noqa: E402
+from mpizero.planner.costs import machine_costs  # noqa: E402
+from mpizero.planner.timeline import Timeline, simulate  # noqa: E402
+from mpizero.text import table  # noqa: E402
+
+CASES: dict[str, dict[str, Any]] = {
+    "off": {"overlap": "off"},
+    "on": {"overlap": "on"},
+    "on, prefetch 1": {"overlap": "on", "backward_prefetch": 1, "forward_prefetch": 1},
+    "on, prefetch 3": {"overlap": "on", "backward_prefetch": 3, "forward_prefetch": 3},
+    "on, prefetch 3, limit 2": {"overlap": "on", "backward_prefetch": 3, "forward_prefetch": 3, "limit_all_gathers": 2},
+}
+HYBRID = ("off", "on, prefetch 1")  # the cases of which hybrid sharding has its own
+LEAST = 0.02  # of a step: what could be hidden is less, and no figure for how much of it was
+Row = dict[str, Any]
+
+
+@dataclass
+class Case:
+    """A training run. rounds: seconds of a step in each, the median of the round's steps."""
+
+    name: str
+    job: Job
+    rounds: list[float] = field(default_factory=list)
+    last: Progress = field(default_factory=Progress)
+
+    def run(self, steps: int) -> None:
+        """Collective."""
+        self.last = run_steps(self.job, steps=steps)
+        self.rounds.append(statistics.median(record.seconds for record in self.last.records))
+
+    @cached_property
+    def told(self) -> Row:
+        """The summary, once all rounds are over. Collective."""
+        return summarise(self.job, self.last)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    options = parser().parse_args(argv)
+    world = start()
+    speeds, links = measured(world, lambda text: None)
+    rates, by_dtype = compute_rates(speeds, world.hosts)
+    machine = as_machine({**rates, **by_dtype[options.dtype], **link_rates(links)})
+    cases = [Case(name, prepare(TrainConfig(**settings), world)) for name, settings in configs(options, world).items()]
+    for turn in range(1 + options.rounds):  # the first, to become warm, does not count
+        for case in cases:
+            case.run(options.steps)
+            if world.rank == 0 and sys.stderr.isatty():
+                print(f"round {turn} of {options.rounds}: {case.name}, {case.rounds[-1]:.3f} s", file=sys.stderr)
+    rows = [row(case, cases, machine) for case in cases]  # on every rank: summaries are collective
+    answer = {"machine": vars(machine), "hosts": list(world.hosts), "library": world.library, "rows": rows}
+    status = 0 if all(each["same_bits"] and each["peak_is_planned"] for each in rows) else 1
+    if world.rank == 0:
+        print(show(answer))
+        if options.json is not None:
+            write_json(options.json, answer)
+    return int(gather_data(world, status)[0])
+
+
+def configs(options: argparse.Namespace, world: Group) -> dict[str, Row]:
+    """Of each case, what a TrainConfig says. Hybrid sharding divides inside hosts, where these have several ranks."""
+    same = {"model": "gpt", "stage": "3", "dtype": options.dtype, "layers": options.layers, "heads": options.heads,
+            "d_model": options.d_model, "batch_size": options.batch_size, "steps": 10**6}
+    found = {name: {**same, **case} for name, case in CASES.items()}
+    inside = world.size // len(set(world.hosts))
+    if 1 < inside < world.size:
+        found |= {f"hybrid, {name}": {**same, **CASES[name], "shard_size": inside} for name in HYBRID}
+    return found
+
+
+def row(case: Case, cases: Sequence[Case], machine: Machine) -> Row:
+    """What a case has shown. hidden: what overlap saved, over what it could have saved where the simulator is right;
+    None where that is next to nothing."""
+    like = [each for each in cases if each.job.mesh.shape == case.job.mesh.shape]
+    off, played = simulated(like[0].job, machine), simulated(case.job, machine)
+    seconds = statistics.median(case.rounds[1:])
+    could = off.finish - played.finish
+    return {
+        "case": case.name, "seconds": seconds, "rounds": case.rounds[1:], "to_first": ratio(case, cases[0]),
+        "simulated": played.finish, "simulated_to_first": played.finish / simulated(cases[0].job, machine).finish,
+        "compute": played.compute, "communication": played.communication,
+        "hidden": (1 / ratio(case, like[0]) - 1) * seconds / could if could > LEAST * off.finish else None,
+        "between_hosts_bytes_per_step": sum(each["between_hosts_bytes_per_step"] for each in case.told["traffic"]),
+        "peak_bytes": max(each["peak"] for each in case.told["memory"]),
+        "peak_is_planned": all(each["peak"] == each["planned_peak"] for each in case.told["memory"]),
+        "same_bits": case.told["weights_sha256"] == like[0].told["weights_sha256"],
+    }
+
+
+def ratio(case: Case, other: Case) -> float:
+    """Of their seconds, within a round."""
+    return statistics.median(mine / its for mine, its in zip(case.rounds[1:], other.rounds[1:], strict=True))
+
+
+def simulated(job: Job, machine: Machine) -> Timeline:
+    """The case's own list, with the seconds that the machine's rates make of its actions."""
+    sizes, hosts = job.settings.sizes, job.world.hosts
+    model = planned.gpt(sizes.layers, sizes.d_model, sizes.heads, sizes.vocab, sizes.context)
+    costs = machine_costs(model, job.geometry, machine, job.settings.batch_size * sizes.context,
+                          len(hosts) // len(set(hosts)))
+    return simulate(job.lists.step(), job.geometry, costs, ahead=False)
+
+
+def show(answer: Row) -> str:
+    head = ["case", "step s", "to off", "simulated", "to off", "measured/simulated", "hidden", "peak bytes",
+            "bytes between hosts"]
+    lines = [[each["case"], f"{each['seconds']:.3f}", f"{each['to_first']:.2f}", f"{each['simulated']:.3f}",
+              f"{each['simulated_to_first']:.2f}", f"{each['seconds'] / each['simulated']:.2f}",
+              "-" if each["hidden"] is None else f"{each['hidden']:.0%}", f"{each['peak_bytes']:,}",
+              f"{each['between_hosts_bytes_per_step']:,}"] for each in answer["rows"]]
+    first = answer["rows"][0]
+    wrong = [f"{each['case']}: {words}" for each in answer["rows"] for key, words in (
+        ("same_bits", "other weights than without overlap"), ("peak_is_planned", "the peak is not the planned one"))
+        if not each[key]]
+    return "\n".join([table(head, lines), "", "A step computes for "
+                      f"{first['compute']:.3f} s and communicates for {first['communication']:.3f} s, says the "
+                      "simulator, of the machine as it was measured.", *wrong])
+
+
+def parser() -> argparse.ArgumentParser:
+    made = argparse.ArgumentParser(prog="scripts/bench_overlap.py", description=__doc__,
+                                   formatter_class=argparse.RawDescriptionHelpFormatter)
+    for flag, default, words in (("layers", 8, "of the GPT"), ("d-model", 256, "its width"), ("heads", 8, "of it"),
+                                 ("batch-size", 2, "samples of a rank in a step"), ("rounds", 5, "that count"),
+                                 ("steps", 4, "in a round of a case")):
+        made.add_argument(f"--{flag}", type=int, default=default, metavar="N", help=f"{words} ({default})")
+    made.add_argument("--dtype", choices=("float16", "float32", "bfloat16"), default="float32", help="(float32)")
+    made.add_argument("--json", metavar="FILE", help="write the rows to this file")
+    return made
+
+
+if __name__ == "__main__":
+    run_main(main)
