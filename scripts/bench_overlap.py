@@ -3,10 +3,11 @@
     bash scripts/run_hosts.sh 2 2 --rate 1gbit --pin --exec python scripts/bench_overlap.py --json FILE
     mpirun -n 2 python scripts/bench_overlap.py          # one host; with --hostfile, several
 
-First `mpizero.doctor` measures the machine. Then the same GPT trains in each of the cases, in turn, several rounds of
-steps each; figures are medians over rounds, ratios are taken within a round. Beside each stands what `mpizero.plan
-timeline` makes of the case's own list of actions with the measured machine. Weights must have the same bits in all
-cases of one mesh, and each rank's peak must be the planned one: else the status is 1.
+First `mpizero.doctor` measures the machine (or `--machine` names what it wrote). Then the same GPT trains in each of
+the cases, in turn, several rounds of steps each; figures are medians over rounds, ratios are taken within a round.
+Beside each stands what the simulator of `mpizero.plan timeline` makes of the case's own list of actions with the
+measured machine; `hidden` is what overlap saved, over what it saves there. Weights must have the same bits in all cases
+of one mesh, and each rank's peak must be the planned one: else the status is 1.
 """
 
 from __future__ import annotations
@@ -33,6 +34,9 @@ from mpizero.engine.job import Job, prepare  # noqa: E402
 from mpizero.engine.summary import summarise  # noqa: E402
 from mpizero.engine.trainer import Progress, run_steps  # noqa: E402
 from mpizero.machine import Machine  # noqa: E402
+from mpizero.plan.measured import read_machine  # noqa: E402
+from mpizero.plan.options import argument_type  # noqa: E402
+from mpizero.plan.rates import RATES, machine_of  # noqa: E402
 from mpizero.planner import model as planned  # noqa: E402
 from mpizero.planner.costs import machine_costs  # noqa: E402
 from mpizero.planner.timeline import Timeline, simulate  # noqa: E402
@@ -45,6 +49,10 @@ CASES: dict[str, dict[str, Any]] = {
     "on, prefetch 3": {"overlap": "on", "backward_prefetch": 3, "forward_prefetch": 3},
     "on, prefetch 3, limit 2": {"overlap": "on", "backward_prefetch": 3, "forward_prefetch": 3, "limit_all_gathers": 2},
 }
+# The trade-off of `mpizero.plan units`: smaller units take less memory and more collectives. Those of several blocks
+# have as many as fit that size.
+UNITS = {f"units of {words}": {**CASES["on, prefetch 1"], "wrap": wrap} for words, wrap in {
+    "a layer": "layer", "a block": "block", "6 MB": "6MB", "12 MB": "12MB", "24 MB": "24MB"}.items()}
 HYBRID = ("off", "on, prefetch 1")  # the cases of which hybrid sharding has its own
 LEAST = 0.02  # of a step: what could be hidden is less, and no figure for how much of it was
 Row = dict[str, Any]
@@ -73,9 +81,8 @@ class Case:
 def main(argv: Sequence[str] | None = None) -> int:
     options = parser().parse_args(argv)
     world = start()
-    speeds, links = measured(world, lambda text: None)
-    rates, by_dtype = compute_rates(speeds, world.hosts)
-    machine = as_machine({**rates, **by_dtype[options.dtype], **link_rates(links)})
+    machine = measure(world, options.dtype) if options.machine is None else machine_of(
+        {**dict.fromkeys((*RATES, "gpu", "nics", "rings")), "machine": options.machine, "dtype": options.dtype})
     cases = [Case(name, prepare(TrainConfig(**settings), world)) for name, settings in configs(options, world).items()]
     for turn in range(1 + options.rounds):  # the first, to become warm, does not count
         for case in cases:
@@ -92,13 +99,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     return int(gather_data(world, status)[0])
 
 
+def measure(world: Group, dtype: str) -> Machine:
+    """What `mpizero.doctor` finds. Collective."""
+    speeds, links = measured(world, lambda text: None)
+    rates, by_dtype = compute_rates(speeds, world.hosts)
+    return as_machine({**rates, **by_dtype[dtype], **link_rates(links)})
+
+
 def configs(options: argparse.Namespace, world: Group) -> dict[str, Row]:
     """Of each case, what a TrainConfig says. Hybrid sharding divides inside hosts, where these have several ranks."""
     same = {"model": "gpt", "stage": "3", "dtype": options.dtype, "layers": options.layers, "heads": options.heads,
             "d_model": options.d_model, "batch_size": options.batch_size, "steps": 10**6}
-    found = {name: {**same, **case} for name, case in CASES.items()}
+    found = {name: {**same, **case} for name, case in (UNITS if options.units else CASES).items()}
     inside = world.size // len(set(world.hosts))
-    if 1 < inside < world.size:
+    if 1 < inside < world.size and not options.units:
         found |= {f"hybrid, {name}": {**same, **CASES[name], "shard_size": inside} for name in HYBRID}
     return found
 
@@ -106,7 +120,7 @@ def configs(options: argparse.Namespace, world: Group) -> dict[str, Row]:
 def row(case: Case, cases: Sequence[Case], machine: Machine) -> Row:
     """What a case has shown. hidden: what overlap saved, over what it could have saved where the simulator is right;
     None where that is next to nothing."""
-    like = [each for each in cases if each.job.mesh.shape == case.job.mesh.shape]
+    like = [each for each in cases if each.job.geometry == case.job.geometry]
     off, played = simulated(like[0].job, machine), simulated(case.job, machine)
     seconds = statistics.median(case.rounds[1:])
     could = off.finish - played.finish
@@ -115,6 +129,7 @@ def row(case: Case, cases: Sequence[Case], machine: Machine) -> Row:
         "simulated": played.finish, "simulated_to_first": played.finish / simulated(cases[0].job, machine).finish,
         "compute": played.compute, "communication": played.communication,
         "hidden": (1 / ratio(case, like[0]) - 1) * seconds / could if could > LEAST * off.finish else None,
+        "messages_per_step": case.told["traffic"][0]["messages_per_step"],
         "between_hosts_bytes_per_step": sum(each["between_hosts_bytes_per_step"] for each in case.told["traffic"]),
         "peak_bytes": max(each["peak"] for each in case.told["memory"]),
         "peak_is_planned": all(each["peak"] == each["planned_peak"] for each in case.told["memory"]),
@@ -137,12 +152,12 @@ def simulated(job: Job, machine: Machine) -> Timeline:
 
 
 def show(answer: Row) -> str:
-    head = ["case", "step s", "to off", "simulated", "to off", "measured/simulated", "hidden", "peak bytes",
-            "bytes between hosts"]
+    head = ["case", "step s", "to first", "simulated", "to first", "measured/simulated", "hidden",
+            "peak bytes", "messages", "bytes between hosts"]
     lines = [[each["case"], f"{each['seconds']:.3f}", f"{each['to_first']:.2f}", f"{each['simulated']:.3f}",
               f"{each['simulated_to_first']:.2f}", f"{each['seconds'] / each['simulated']:.2f}",
               "-" if each["hidden"] is None else f"{each['hidden']:.0%}", f"{each['peak_bytes']:,}",
-              f"{each['between_hosts_bytes_per_step']:,}"] for each in answer["rows"]]
+              f"{each['messages_per_step']:,}", f"{each['between_hosts_bytes_per_step']:,}"] for each in answer["rows"]]
     first = answer["rows"][0]
     wrong = [f"{each['case']}: {words}" for each in answer["rows"] for key, words in (
         ("same_bits", "other weights than without overlap"), ("peak_is_planned", "the peak is not the planned one"))
@@ -159,7 +174,11 @@ def parser() -> argparse.ArgumentParser:
                                  ("batch-size", 2, "samples of a rank in a step"), ("rounds", 5, "that count"),
                                  ("steps", 4, "in a round of a case")):
         made.add_argument(f"--{flag}", type=int, default=default, metavar="N", help=f"{words} ({default})")
+    made.add_argument("--units", action="store_true", help="other cases: overlap and prefetch with smaller and larger "
+                      "units, the trade-off of mpizero.plan units")
     made.add_argument("--dtype", choices=("float16", "float32", "bfloat16"), default="float32", help="(float32)")
+    made.add_argument("--machine", type=argument_type(read_machine), metavar="FILE",
+                      help="measured before, by python -m mpizero.doctor --json FILE")
     made.add_argument("--json", metavar="FILE", help="write the rows to this file")
     return made
 

@@ -4,10 +4,10 @@ Those of a group go one after the other, in the order in which they were begun; 
 Which stream drives them changes no bit and no byte.
 
 [Note: Polls or a thread] Polls look for messages where an operator begins. A thread does so while operators compute,
-and sleeps where there are none; whoever drives what was begun holds the lock. Measured twice, on two hosts with a core
-a rank and 1 Gbit/s between them: of a GPT step's time without overlap, polls leave 0.76 to 0.79 under MPICH and 0.76 to
-0.81 under Open MPI, a thread 0.80 to 0.82 and 0.80 to 0.85. So polls are the default; a thread, which needs
-MPI_THREAD_MULTIPLE, may be better where cores are idle: MPIZERO_DRIVE=thread.
+and sleeps where there are none; whoever drives what was begun holds the lock. Measured on two hosts with a core a rank
+and 1 Gbit/s between them: of a GPT step's time without overlap, polls leave 0.71 under MPICH and 0.74 under Open MPI, a
+thread 0.78 and 0.82. So polls are the default; a thread, which needs MPI_THREAD_MULTIPLE, may be better where cores are
+idle: MPIZERO_DRIVE=thread.
 
 [Note: No deadlock] A rank that waits in its list for something else (an agreement, a check of debug mode) drives
 nothing meanwhile. It need not: all ranks have the same list, so whoever it waits for is further back, and what that one

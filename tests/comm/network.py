@@ -18,6 +18,7 @@ class Requests:
 
     def send(self, array, dest):
         self.channel.network.queues[self.channel.rank, dest][0].append((array, self))
+        self.channel.network.begun[self.channel.rank].append("send")
         self.open += 1
         self.messages += 1
         self.bytes_sent += array.nbytes
@@ -25,6 +26,7 @@ class Requests:
 
     def receive(self, array, source):
         self.channel.network.queues[source, self.channel.rank][1].append((array, self))
+        self.channel.network.begun[self.channel.rank].append("receive")
         self.open += 1
         self.bytes_received += array.nbytes
         return self
@@ -40,6 +42,7 @@ class Network:
     size: int
     # (source, dest): sends, receives
     queues: dict = field(default_factory=lambda: defaultdict(lambda: (deque(), deque())))
+    begun: dict = field(default_factory=lambda: defaultdict(list))  # by rank, in order
 
     def channels(self):
         return [Channel(self, rank) for rank in range(self.size)]
@@ -74,7 +77,7 @@ class Channel:
         return Requests(self).receive(array, source)
 
     def exchange(self, send, dest, recv, source):
-        return Requests(self).receive(recv, source).send(send, dest)
+        return Requests(self).send(send, dest).receive(recv, source)
 
 
 def run_ring(ring, *columns, seed=0):

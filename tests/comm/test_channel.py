@@ -24,6 +24,15 @@ def test_messages_hold_whole_elements(monkeypatch, name, limit):
         assert (parts[-1].nbytes > 0) == (numel > 0)  # an empty array is one empty message
 
 
+def test_an_exchange_begins_with_the_send(monkeypatch):
+    """See [Note: send first] in `ring`."""
+    begun = []
+    for name in ("send", "receive"):
+        monkeypatch.setattr(channel.Requests, name, lambda self, array, rank, name=name: begun.append(name) or self)
+    channel.Channel.exchange(None, None, 1, None, 2)
+    assert begun == ["send", "receive"]
+
+
 def test_messages_are_no_copies():
     array = np.zeros(4, np.float32)
     for part in channel.messages(array):

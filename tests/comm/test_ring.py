@@ -161,6 +161,18 @@ def test_traffic_is_the_formulas(size, width, seed):
             assert sum(requests.messages for requests in yielded) == times * (size - 1)
 
 
+@pytest.mark.parametrize("ring_", [ring.reduce_scatter, ring.all_gather])
+def test_sends_are_begun_before_receives(ring_):
+    """See [Note: send first]: all of a rank's own messages, before the first receive."""
+    set_sizes(8, 2)
+    network = Network(3)
+    for channel in network.channels():
+        flat = np.zeros(12)
+        steps = ring_(channel, flat) if ring_ is ring.all_gather else ring_(channel, flat, np.zeros(4))
+        next(steps)
+        assert network.begun[channel.rank][:5] == ["send"] * 4 + ["receive"]
+
+
 def test_large_chunks_go_in_segments():
     ring.SEGMENT_BYTES, ring.GATHER_SEGMENT_BYTES = 40, 80  # 5 and 10 of int64
     flats = inputs(3, 3 * 21)
