@@ -7,7 +7,7 @@ First `mpizero.doctor` measures the machine (or `--machine` names what it wrote)
 the cases, in turn, several rounds of steps each; figures are medians over rounds, ratios are taken within a round.
 Beside each stands what the simulator of `mpizero.plan timeline` makes of the case's own list of actions with the
 measured machine; `hidden` is what overlap saved, over what it saves there. Weights must have the same bits in all cases
-of one mesh, and each rank's peak must be the planned one: else the status is 1.
+of one mesh and the same units, and each rank's peak must be the planned one: else the status is 1.
 """
 
 from __future__ import annotations
@@ -60,10 +60,11 @@ Row = dict[str, Any]
 
 @dataclass
 class Case:
-    """A training run. rounds: seconds of a step in each, the median of the round's steps."""
+    """A training run. played: by the simulator. rounds: seconds of a step in each, the median of the round's steps."""
 
     name: str
     job: Job
+    played: Timeline
     rounds: list[float] = field(default_factory=list)
     last: Progress = field(default_factory=Progress)
 
@@ -83,13 +84,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     world = start()
     machine = measure(world, options.dtype) if options.machine is None else machine_of(
         {**dict.fromkeys((*RATES, "gpu", "nics", "rings")), "machine": options.machine, "dtype": options.dtype})
-    cases = [Case(name, prepare(TrainConfig(**settings), world)) for name, settings in configs(options, world).items()]
+    jobs = {name: prepare(TrainConfig(**settings), world) for name, settings in configs(options, world).items()}
+    cases = [Case(name, job, simulated(job, machine)) for name, job in jobs.items()]
     for turn in range(1 + options.rounds):  # the first, to become warm, does not count
         for case in cases:
             case.run(options.steps)
             if world.rank == 0 and sys.stderr.isatty():
                 print(f"round {turn} of {options.rounds}: {case.name}, {case.rounds[-1]:.3f} s", file=sys.stderr)
-    rows = [row(case, cases, machine) for case in cases]  # on every rank: summaries are collective
+    rows = [row(case, cases) for case in cases]  # on every rank: summaries are collective
     answer = {"machine": vars(machine), "hosts": list(world.hosts), "library": world.library, "rows": rows}
     status = 0 if all(each["same_bits"] and each["peak_is_planned"] for each in rows) else 1
     if world.rank == 0:
@@ -117,18 +119,17 @@ def configs(options: argparse.Namespace, world: Group) -> dict[str, Row]:
     return found
 
 
-def row(case: Case, cases: Sequence[Case], machine: Machine) -> Row:
+def row(case: Case, cases: Sequence[Case]) -> Row:
     """What a case has shown. hidden: what overlap saved, over what it could have saved where the simulator is right;
     None where that is next to nothing."""
     like = [each for each in cases if each.job.geometry == case.job.geometry]
-    off, played = simulated(like[0].job, machine), simulated(case.job, machine)
-    seconds = statistics.median(case.rounds[1:])
-    could = off.finish - played.finish
+    played, off = case.played, like[0].played.finish
+    could = off - played.finish
     return {
-        "case": case.name, "seconds": seconds, "rounds": case.rounds[1:], "to_first": ratio(case, cases[0]),
-        "simulated": played.finish, "simulated_to_first": played.finish / simulated(cases[0].job, machine).finish,
-        "compute": played.compute, "communication": played.communication,
-        "hidden": (1 / ratio(case, like[0]) - 1) * seconds / could if could > LEAST * off.finish else None,
+        "case": case.name, "seconds": statistics.median(case.rounds[1:]), "rounds": case.rounds[1:],
+        "to_first": ratio(case, cases[0]), "simulated": played.finish,
+        "simulated_to_first": played.finish / cases[0].played.finish, "compute": played.compute,
+        "communication": played.communication, "hidden": saved(case, like[0]) / could if could > LEAST * off else None,
         "messages_per_step": case.told["traffic"][0]["messages_per_step"],
         "between_hosts_bytes_per_step": sum(each["between_hosts_bytes_per_step"] for each in case.told["traffic"]),
         "peak_bytes": max(each["peak"] for each in case.told["memory"]),
@@ -140,6 +141,11 @@ def row(case: Case, cases: Sequence[Case], machine: Machine) -> Row:
 def ratio(case: Case, other: Case) -> float:
     """Of their seconds, within a round."""
     return statistics.median(mine / its for mine, its in zip(case.rounds[1:], other.rounds[1:], strict=True))
+
+
+def saved(case: Case, off: Case) -> float:
+    """Seconds, within a round."""
+    return statistics.median(its - mine for mine, its in zip(case.rounds[1:], off.rounds[1:], strict=True))
 
 
 def simulated(job: Job, machine: Machine) -> Timeline:
