@@ -102,11 +102,20 @@ class Parser(argparse.ArgumentParser):
         elif message:
             super()._print_message(message, file)
 
+    def parse_args(self, args=None, namespace=None):  # type: ignore[no-untyped-def]
+        """What a command does not know is the command's to tell, with its own flags at hand."""
+        found, left = self.parse_known_args(args, namespace)
+        commands = [action for action in self._actions if isinstance(action, argparse._SubParsersAction)]
+        if left:
+            told = commands[0].choices[found.command] if commands else self
+            told.error(f"unrecognized arguments: {' '.join(left)}")
+        return found
+
     def error(self, message: str) -> NoReturn:
         raise ConfigError(f"{message}{self._near(message)} (see {self.prog} --help)")
 
     def _near(self, message: str) -> str:
-        """The flag that a mistyped one may have meant: `; did you mean --batch-size?`"""
+        """The flag that a mistyped one may have meant: `: did you mean --batch-size?`"""
         typed = re.match(r"unrecognized arguments: --?([\w-]+)", message)
         known = [flag[2:] for action in self._actions for flag in action.option_strings if flag.startswith("--")]
         near = typed and difflib.get_close_matches(typed[1], known, n=1)  # dashes would make all of them alike

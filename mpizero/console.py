@@ -45,9 +45,9 @@ def header(job: Job) -> str:
     lines = [
         f"{world.library}; {counted(world.size, 'rank')}: {ranks_on(world.hosts)}",
         f"model {job.task.model.name}: psi = {wrapping.numel:,} parameters{_frozen(wrapping)} in "
-        f"{len(wrapping.units)} units, {wrapping.padded_numel - wrapping.numel} of padding; "
+        f"{counted(len(wrapping.units), 'unit')}, {wrapping.padded_numel - wrapping.numel} of padding; "
         f"{precision(vars(settings))}; {job.task.data.describe()}",
-        f"stage {settings.step.stage}: {mesh}; {_batch(job)}",
+        f"stage {settings.step.stage}: {mesh}; {_batch(job)}{_overlap(job)}",
     ]
     if world.size == 1:
         lines.append("1 rank: nothing is sharded or sent; start several with mpirun -n 4 python -m mpizero.train ...")
@@ -56,6 +56,11 @@ def header(job: Job) -> str:
                      "give each host a multiple of --shard-size ranks")
     lines += [f"note: {note}" for note in _without_effect(settings)]
     return "\n".join(map(wrapped, lines))
+
+
+def _overlap(job: Job) -> str:
+    """Nothing where nobody would expect any."""
+    return "; collectives overlap with computation" if job.settings.step.overlap and job.world.size > 1 else ""
 
 
 def _frozen(wrapping: Wrapping) -> str:

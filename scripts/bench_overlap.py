@@ -13,6 +13,7 @@ of one mesh and the same units, and each rank's peak must be the planned one: el
 from __future__ import annotations
 
 import argparse
+import math
 import statistics
 import sys
 from collections.abc import Sequence
@@ -33,6 +34,7 @@ from mpizero.engine.gather import gather_data  # noqa: E402
 from mpizero.engine.job import Job, prepare  # noqa: E402
 from mpizero.engine.summary import summarise  # noqa: E402
 from mpizero.engine.trainer import Progress, run_steps  # noqa: E402
+from mpizero.errors import ConfigError  # noqa: E402
 from mpizero.machine import Machine  # noqa: E402
 from mpizero.plan.measured import read_machine  # noqa: E402
 from mpizero.plan.options import argument_type  # noqa: E402
@@ -54,6 +56,10 @@ CASES: dict[str, dict[str, Any]] = {
 UNITS = {f"units of {words}": {**CASES["on, prefetch 1"], "wrap": wrap} for words, wrap in {
     "a layer": "layer", "a block": "block", "6 MB": "6MB", "12 MB": "12MB", "24 MB": "24MB"}.items()}
 HYBRID = ("off", "on, prefetch 1")  # the cases of which hybrid sharding has its own
+IDLE = 0.2  # cores that may be busy with something else
+LEGEND = ("step s: median of rounds; simulated: of the same list. hidden: seconds that overlap saved, over those",
+          "that it saves in the simulator; - where that is next to nothing. Peak bytes (of model states) and",
+          "messages are of a rank, bytes between hosts of all ranks, each in a step.")
 LEAST = 0.02  # of a step: what could be hidden is less, and no figure for how much of it was
 Row = dict[str, Any]
 
@@ -82,8 +88,7 @@ class Case:
 def main(argv: Sequence[str] | None = None) -> int:
     options = parser().parse_args(argv)
     world = start()
-    machine = measure(world, options.dtype) if options.machine is None else machine_of(
-        {**dict.fromkeys((*RATES, "gpu", "nics", "rings")), "machine": options.machine, "dtype": options.dtype})
+    machine, busy = measure(world, options.dtype) if options.machine is None else (read(options, world), 0.0)
     jobs = {name: prepare(TrainConfig(**settings), world) for name, settings in configs(options, world).items()}
     cases = [Case(name, job, simulated(job, machine)) for name, job in jobs.items()]
     for turn in range(1 + options.rounds):  # the first, to become warm, does not count
@@ -92,7 +97,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             if world.rank == 0 and sys.stderr.isatty():
                 print(f"round {turn} of {options.rounds}: {case.name}, {case.rounds[-1]:.3f} s", file=sys.stderr)
     rows = [row(case, cases) for case in cases]  # on every rank: summaries are collective
-    answer = {"machine": vars(machine), "hosts": list(world.hosts), "library": world.library, "rows": rows}
+    answer = {"machine": vars(machine), "busy_cores": busy, "hosts": list(world.hosts), "library": world.library,
+              "rows": rows}
     status = 0 if all(each["same_bits"] and each["peak_is_planned"] for each in rows) else 1
     if world.rank == 0:
         print(show(answer))
@@ -101,11 +107,21 @@ def main(argv: Sequence[str] | None = None) -> int:
     return int(gather_data(world, status)[0])
 
 
-def measure(world: Group, dtype: str) -> Machine:
-    """What `mpizero.doctor` finds. Collective."""
+def measure(world: Group, dtype: str) -> tuple[Machine, float]:
+    """What `mpizero.doctor` finds, and how many cores others keep busy meanwhile. Collective."""
     speeds, links = measured(world, lambda text: None)
     rates, by_dtype = compute_rates(speeds, world.hosts)
-    return as_machine({**rates, **by_dtype[dtype], **link_rates(links)})
+    busy = sum(cores for cores in speeds.busy if not math.isnan(cores))
+    return as_machine({**rates, **by_dtype[dtype], **link_rates(links)}), busy
+
+
+def read(options: argparse.Namespace, world: Group) -> Machine:
+    """ConfigError where links between these hosts were never measured."""
+    if len(set(world.hosts)) > 1 and "alpha" not in options.machine.rates:
+        raise ConfigError(f"--machine {options.machine.path} was measured on one host, so it says nothing of links "
+                          "between hosts: measure these by mpizero.doctor, or leave it out")
+    return machine_of({**dict.fromkeys((*RATES, "gpu", "nics", "rings")), "machine": options.machine,
+                       "dtype": options.dtype})
 
 
 def configs(options: argparse.Namespace, world: Group) -> dict[str, Row]:
@@ -168,7 +184,9 @@ def show(answer: Row) -> str:
     wrong = [f"{each['case']}: {words}" for each in answer["rows"] for key, words in (
         ("same_bits", "other weights than without overlap"), ("peak_is_planned", "the peak is not the planned one"))
         if not each[key]]
-    return "\n".join([table(head, lines), "", "A step computes for "
+    if answer["busy_cores"] > IDLE:
+        wrong.insert(0, f"warning: other programs keep {answer['busy_cores']:.1f} cores busy: measure again without")
+    return "\n".join([table(head, lines), "", *LEGEND, "A step computes for "
                       f"{first['compute']:.3f} s and communicates for {first['communication']:.3f} s, says the "
                       "simulator, of the machine as it was measured.", *wrong])
 

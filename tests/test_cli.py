@@ -146,6 +146,15 @@ def test_a_flag_of_another_command_is_no_mistyped_one():
         Parser(prog="verify").parse_args(["--steps", "2"])
 
 
+def test_a_flag_that_a_command_does_not_know_is_told_by_it():
+    top = Parser(prog="plan")
+    sub = top.add_subparsers(dest="command").add_parser("fit", prog="plan fit")
+    sub.add_argument("--ranks")
+    assert top.parse_args(["fit", "--ranks", "3"]).ranks == "3"
+    with pytest.raises(ConfigError, match=r"^unrecognized arguments: --rank-s 3: did you mean --ranks\? \(see plan"):
+        top.parse_args(["fit", "--rank-s", "3"])
+
+
 @pytest.mark.parametrize(("words", "says"), [
     (["--batchsize", "4"], "did you mean --batch-size?"), (["--stages=3"], "did you mean --stage?"),
     (["--lrr", "1"], "did you mean --lr?"), (["--helper"], "did you mean --help?"),

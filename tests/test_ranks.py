@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import re
 import textwrap
+from types import SimpleNamespace
 
 import pytest
 
 from mpizero.comm import barrier
 from tests.support.launch import ROOT
 from tests.support.load import scaled
+from tests.support.ranks import dealt
 
 PREAMBLE = """
 import os
@@ -193,7 +196,7 @@ def test_stop_at_the_first_failure(run, failing):
 
 
 def test_tests_of_one_process_alone(run):
-    """The same file under mpirun, where only rank 0 has something to do, and without."""
+    """The same file under mpirun, where one rank has something to do, and without."""
     lines = """
         def test_alone():
             pass
@@ -205,6 +208,41 @@ def test_tests_of_one_process_alone(run):
     """)
     assert under_mpi.status == plain.status == 0, under_mpi.output + plain.output
     assert "1 passed in" in under_mpi.stdout and "1 passed, 1 skipped in" in plain.stdout
+
+
+def test_tests_of_one_process_are_dealt(run, tmp_path):
+    """Those that start ranks to rank 0, others to as many ranks as there are cores; all are reported once."""
+    (tmp_path / "conftest.py").write_text("import pytest\nlaunch = pytest.fixture(lambda: None)\n")
+    end = run(3, """
+        from mpizero.launcher import rank_in_job
+
+        @pytest.mark.parametrize("i", [0, 1])
+        def test_alone(i):
+            assert rank_in_job() == 0
+            print(f"ran on rank {rank}")
+            assert i == 0, "own words"
+
+        def test_launching(launch):
+            assert rank == 0
+
+        @on_ranks
+        def test_on_ranks():
+            assert rank_in_job() == rank
+    """, "--with-mpi", "-v", "-rA")
+    assert end.status == 1 and "1 failed, 3 passed" in end.stdout, end.output
+    assert end.stdout.count("own words") > 0 and end.stdout.count("::test_alone[1] FAILED") == 1
+    assert f"ran on rank {1 if (os.cpu_count() or 1) > 1 else 0}" in end.stdout
+
+
+def test_dealing_whole_files():
+    def item(name, file, *markers):
+        return SimpleNamespace(nodeid=name, path=file, get_closest_marker=lambda marker: marker in markers or None)
+
+    items = [item("a", "A"), item("b", "B"), item("b2", "B"), item("c", "C"), item("d", "B", "launches"),
+             item("e", "A", "mpi")]
+    assert dealt(items, 1) == {"a": 0, "b": 0, "b2": 0, "c": 0}
+    assert dealt(items, 2) == {"a": 1, "b": 1, "b2": 1, "c": 1}
+    assert dealt(items, 3) == {"b": 1, "b2": 1, "a": 2, "c": 2}
 
 
 def test_the_body_runs_on_the_ranks_of_the_group(group, world):

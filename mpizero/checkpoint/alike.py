@@ -41,10 +41,16 @@ def check_alike(job: Job, checkpoint: Checkpoint) -> None:
 
 
 def changes(job: Job, checkpoint: Checkpoint) -> list[str]:
-    """`lr 0.002 -> 0.001` of each setting in `TOLD` that is another now."""
+    """`lr 0.002 -> 0.001` of each setting in `TOLD` that is another now, and of the global batch, which may be so
+    because there are more ranks or fewer."""
     here, there = settings_of(job), checkpoint.about["settings"]
-    return [f"{name.replace('_', '-')} {_given(there[name])} -> {_given(here[name])}" for name in TOLD
-            if name in there and there[name] != here[name]]
+    found = [f"{name.replace('_', '-')} {_given(there[name])} -> {_given(here[name])}" for name in TOLD
+             if name in there and there[name] != here[name]]
+    if "batch_size" in there:
+        saved = there.get("global_batch") or (
+            there["batch_size"] * there["accumulation"] * checkpoint.about["world_size"])
+        found += [f"samples a step {saved:,} -> {job.samples:,}"] if saved != job.samples else []
+    return found
 
 
 def settings_of(job: Job) -> dict[str, Any]:

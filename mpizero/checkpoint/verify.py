@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from mpizero.checkpoint.contents import check_numbers, read_contents
+from mpizero.checkpoint.format import ABOUT
 from mpizero.errors import CheckpointError
 from mpizero.quantities import in_units
 from mpizero.text import counted
@@ -26,6 +27,9 @@ def verify(path: str | Path) -> dict[str, Any]:
                 check_numbers(contents.file_of(part), part)
             except CheckpointError as error:
                 problems.append(str(error))
+        named = {ABOUT, *(f"{part.name}.{end}" for part in contents.parts for end in ("bin", "json"))}
+        problems += [f"{path} is no file of this checkpoint: take it away" for path in sorted(contents.folder.iterdir())
+                     if path.name not in named]
     except CheckpointError as error:
         problems.append(str(error))
     return {**found, "problems": problems, "whole": not problems}

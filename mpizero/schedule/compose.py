@@ -121,7 +121,7 @@ def schedule(strategy: Strategy, geometry: Geometry, settings: StepSettings) -> 
     wrapping, mesh, limit = geometry.wrapping, geometry.mesh, settings.limit_all_gathers
 
     def passed(actions: Iterable[Action]) -> Actions:
-        actions = passes.without_lone_collectives(actions, mesh)
+        actions = passes.gather_once(passes.without_lone_collectives(actions, mesh))
         if settings.keep_last_unit:
             actions = passes.keep_last_unit(actions)
         actions = passes.backward_prefetch(actions, settings.backward_prefetch)

@@ -6,7 +6,9 @@ from dataclasses import fields, replace
 
 import pytest
 
-from mpizero.checkpoint.alike import FREE, TOLD
+from mpizero.checkpoint.alike import FREE, TOLD, changes
+from mpizero.checkpoint.contents import read_contents
+from mpizero.checkpoint.read import Checkpoint
 from mpizero.checkpoint.resume import resume
 from mpizero.checkpoint.save import save
 from mpizero.comm import TrafficLog
@@ -56,7 +58,8 @@ def test_what_would_change_the_result_is_refused(group, tmp_path, config, change
 
 @pytest.mark.parametrize("change, said", [
     ({}, ""), ({"lr": 0.001}, "; lr 0.01 -> 0.001"), ({"steps": 9, "warmup": 2}, "; steps 4 -> 9; warmup 0 -> 2"),
-    ({"clip": 1.0}, "; clip not given -> 1.0"), ({"batch_size": 5, "accumulation": 2}, "; batch-size 3 -> 5; accum"),
+    ({"clip": 1.0}, "; clip not given -> 1.0"),
+    ({"batch_size": 5, "accumulation": 2}, "; batch-size 3 -> 5; accumulation 1 -> 2; samples a step 3 -> 10"),
     ({"stage": "3", "no_sync": True, "keep_last_unit": True, "device_memory": "1GiB", "check_replicas": 3}, "")])
 def test_what_may_change_is_told(group, tmp_path, change, said):
     job = prepare(MLP, group)
@@ -66,6 +69,17 @@ def test_what_may_change_is_told(group, tmp_path, change, said):
     line = f"resumed from {path} (1 rank, stage 2) at step 1 of {change.get('steps', 4)}"
     assert found.said.startswith(line + said) and (said or found.said == line)
     run_steps(found.job)
+
+
+def test_another_number_of_ranks_makes_another_global_batch(group, tmp_path):
+    job = prepare(MLP, group)
+    path = save(job, tmp_path)
+    assert "samples a step" not in resume(prepare(MLP, group), path).said
+    checkpoint = Checkpoint(read_contents(path))
+    checkpoint.about["world_size"] = 4
+    assert changes(prepare(MLP, group), checkpoint) == ["samples a step 12 -> 3"]
+    checkpoint.about["settings"]["global_batch"] = 7
+    assert changes(prepare(MLP, group), checkpoint)[-1] == "samples a step 7 -> 3"
 
 
 def test_a_checkpoint_without_a_setting_is_gone_on_with(group, tmp_path):

@@ -68,6 +68,15 @@ def test_it_is_whole(group, folder):
     assert resume(prepare(MLP, group), folder / "step-00000001").job.state.step == 1
 
 
+def test_a_file_that_belongs_to_nothing(group, folder):
+    """`verify` names it; a run that goes on reads none of it."""
+    path = folder / "step-00000002" / "part-0007.bin"
+    path.write_bytes(b"left over")
+    (problem,) = verify.verify(folder)["problems"]
+    assert problem == f"{path} is no file of this checkpoint: take it away"
+    assert resume(prepare(MLP, group), folder).job.state.step == 2
+
+
 @pytest.mark.parametrize("name", FILES)
 def test_a_flipped_bit(group, folder, name):
     """Anywhere: some bits of each file, the first and the last among them."""

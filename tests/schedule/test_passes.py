@@ -71,10 +71,23 @@ def test_a_tied_unit_is_not_gathered_while_it_still_is():
         "U0 F0 R0 U1 F1 R1 U2 U0 F2 | B2 R2 R0 G2 U1 B1 R1 G1 U0 B0 R0 G0")
 
 
-def test_one_unit_for_all_is_kept_at_the_turn_only():
+@pytest.mark.parametrize("options, expected", [
+    ({}, "U0 F0 F1 R0 U1 F2 R1 | U1 B2 R1 G1 U0 B1 B0 R0 G0"),
+    ({"keep_last_unit": True, "backward_prefetch": 2, "forward_prefetch": 2},
+     "U0 U1 F0 F1 R0 F2 | U0 B2 R1 G1 B1 B0 R0 G0"),
+    ({"limit_all_gathers": 1}, "U0 F0 F1 R0 U1 F2 R1 | U1 B2 R1 G1 U0 B1 B0 R0 G0"),
+])
+def test_a_unit_of_two_segments_is_gathered_once_for_both(options, expected):
+    """In forward, and once more in backward."""
+    first_two = [name for segment in chain().segments[:2] for name in segment.params]
+    actions = gradients(chain(), policy=lambda name: "two" if name in first_two else "last", **options)
+    assert names(actions) == expected
+
+
+def test_one_unit_for_all_never_leaves_where_it_is_kept_at_the_turn():
     actions = gradients(chain((5, 7)), policy=lambda name: "all", keep_last_unit=True, backward_prefetch=2,
                         forward_prefetch=2)
-    assert names(actions) == "U0 F0 R0 U0 F1 | B1 R0 U0 B0 R0 G0"
+    assert names(actions) == "U0 F0 F1 | B1 B0 R0 G0"
 
 
 def test_gathers_stay_in_their_microbatch():

@@ -8,6 +8,8 @@ from types import SimpleNamespace
 
 import pytest
 
+from mpizero.errors import ConfigError
+from mpizero.plan.measured import read_machine
 from tests.scripts.written import SCRIPTS
 
 TINY = ("--layers", "4", "--d-model", "16", "--heads", "2", "--batch-size", "1", "--rounds", "1", "--steps", "1")
@@ -40,7 +42,7 @@ def test_on_ranks(launch, tmp_path):
     peaks = [row["peak_bytes"] for row in rows.values()]
     assert peaks[0] <= peaks[1] <= peaks[2] == peaks[4] < peaks[3]  # the limit bounds what prefetching three takes
     assert rows["off"]["to_first"] == rows["off"]["simulated_to_first"] == 1
-    assert len(end.stdout.splitlines()) == 2 + len(rows) + 2 and "the simulator" in end.stdout
+    assert len(end.stdout.splitlines()) == 2 + len(rows) + 5 and "the simulator" in end.stdout
 
 
 @pytest.mark.parametrize("hosts, size", [("ab", 0), ("aabb", 2), ("aaaa", 0)])
@@ -55,6 +57,15 @@ def test_units_of_other_sizes(bench):
     found = bench.configs(options(units=True), world)
     assert [config["wrap"] for config in found.values()] == ["layer", "block", "6MB", "12MB", "24MB"]
     assert all(config["overlap"] == "on" and "shard_size" not in config for config in found.values())
+
+
+def test_a_machine_of_one_host_says_nothing_of_links_between_hosts(bench, tmp_path):
+    (tmp_path / "F").write_text(json.dumps({**MACHINE, "machine": {
+        name: rate for name, rate in MACHINE["machine"].items() if name not in ("alpha", "inter_bandwidth")}}))
+    told = options(machine=read_machine(str(tmp_path / "F")))
+    assert bench.read(told, SimpleNamespace(hosts=("a", "a"))).peak_flops == 1e11
+    with pytest.raises(ConfigError, match="was measured on one host, so it says nothing of links between hosts"):
+        bench.read(told, SimpleNamespace(hosts=("a", "b")))
 
 
 def played(finish):
@@ -80,5 +91,6 @@ def test_a_row(bench):
     assert not on["same_bits"] and not on["peak_is_planned"] and first["same_bits"] and first["peak_is_planned"]
     assert hybrid["hidden"] is None and both["hidden"] == pytest.approx((2.0 - 1.0) / 0.5)
     assert both["to_first"] == 1 / 6 and both["between_hosts_bytes_per_step"] == 14
-    told = bench.show({"rows": [first, on, hybrid, both]})
+    told = bench.show({"rows": [first, on, hybrid, both], "busy_cores": 0.1})
+    assert "cores busy" in bench.show({"rows": [first], "busy_cores": 1.5}) and "cores busy" not in told
     assert told.splitlines()[-2:] == ["on: other weights than without overlap", "on: the peak is not the planned one"]

@@ -2,17 +2,22 @@
 
 A test that asks for `world`, or for what stands on it, is a rank test (marker `mpi`). Rank tests run on all ranks,
 which meet after each phase (setup, call, teardown): a failure on one rank is a failure on all, and rank 0, the only one
-that writes to the terminal, reports the traceback of each failing rank. All other tests run on rank 0 alone, before
-them, while the other ranks sleep. A rank that does not come to a meeting hangs in MPI, most likely because another one
-has failed and left it alone: then the job is aborted with the stacks of all ranks.
+that writes to the terminal, reports the traceback of each failing rank. A rank that does not come to a meeting hangs in
+MPI, most likely because another one has failed and left it alone: then the job is aborted with the stacks of all ranks.
+
+All other tests run before them, each on one rank: those that start ranks of their own on rank 0, the others on as many
+more ranks as there are cores. Rank 0 reports them all.
 """
 
 from __future__ import annotations
 
 import contextlib
 import getpass
+import json
 import os
 import tempfile
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, final
 
@@ -25,6 +30,9 @@ if TYPE_CHECKING:
 
 NAME = "ranks"  # the plugin's
 END = "\0end"  # the text of a rank that runs no more tests
+# where a launcher writes which rank a process is
+RANK_OF = ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "PMI_RANK", "PMIX_RANK", "MPI_LOCALRANKID",
+           "SLURM_PROCID", "SLURM_LOCALID")
 SEVERITY = ("passed", "skipped", "failed")
 
 
@@ -96,7 +104,10 @@ class RankPlugin:
         self.out_of_step = OutOfStep
         self.patience = {outcome: float(config.getini("mpi_timeout")) for outcome in SEVERITY}
         self.patience["failed"] = float(config.getini("mpi_failed_timeout"))
-        self.meeting = Meeting(os.dup(2))  # nothing is captured yet
+        self.config, self.meeting = config, Meeting(os.dup(2))  # nothing is captured yet
+        self.alone = True  # until the tests of one process are over
+        self.reports: list[dict] = []  # of those that another rank than 0 has run
+        self.told = {name: os.environ[name] for name in RANK_OF if name in os.environ}
         root = Path(tempfile.gettempdir()) / f"pytest-mpi-{getpass.getuser()}-rank{self.meeting.rank}"
         root.mkdir(mode=0o700, exist_ok=True)
         os.environ["PYTEST_DEBUG_TEMPROOT"] = str(root)
@@ -114,15 +125,38 @@ class RankPlugin:
                 pytest.exit(f"ranks {self.meeting.rank} and {rank} collected different tests: {odd}",
                             pytest.ExitCode.USAGE_ERROR)
 
-    @pytest.hookimpl(tryfirst=True)
-    def pytest_runtestloop(self, session: pytest.Session) -> None:
-        if self.meeting.rank > 0:
-            session.items[:] = filter(_is_rank_test, session.items)
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtestloop(self, session: pytest.Session) -> Iterator[None]:
+        """With this rank's share of the tests of one process, which find themselves on rank 0 of the job."""
+        cores = int(self.meeting.share("the number of cores", str(os.cpu_count() or 1))[0])
+        share = dealt(session.items, min(cores, self.meeting.size))
+        session.items[:] = [item for item in session.items
+                            if _is_rank_test(item) or share.get(item.nodeid, 0) == self.meeting.rank]
+        os.environ.update(dict.fromkeys(self.told, "0"))
+        return (yield)
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if self.alone and self.meeting.rank > 0:
+            self.reports.append(self.config.hook.pytest_report_to_serializable(config=self.config, report=report))
+
+    def end_alone(self) -> None:
+        """Tests of one process are over: rank 0 takes the reports of the others for its own."""
+        if not self.alone:
+            return
+        texts = self.meeting.share("end of the tests of one process", json.dumps(self.reports))
+        self.alone = False
+        os.environ.update(self.told)
+        for data in (data for text in texts if self.meeting.rank == 0 for data in json.loads(text)):
+            report = self.config.hook.pytest_report_from_serializable(config=self.config, data=data)
+            self.config.hook.pytest_runtest_logreport(report=report)
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_protocol(self, item):
         """No rank begins a rank test before all do. Outermost, so that the clock of the test does not run meanwhile."""
         if _is_rank_test(item):
+            self.end_alone()
+            if item.session.shouldfail:
+                raise item.session.Failed(item.session.shouldfail)
             try:
                 self.meeting.share(f"start of {item.nodeid}")
             except self.out_of_step as odd:
@@ -146,8 +180,21 @@ class RankPlugin:
         """No rank ends before all do: one that waits inside MPI_Finalize would spin."""
         if not self.meeting.over:
             with contextlib.suppress(self.out_of_step):
+                self.end_alone()
                 self.meeting.share("end", END)
             self.meeting.over = True
+
+
+def dealt(items: Sequence[pytest.Item], workers: int) -> dict[str, int]:
+    """The rank that runs a test of one process, by its name; not named: rank 0, as those that start ranks. A file goes
+    to one of the others as a whole, large ones first."""
+    free = [item for item in items if not _is_rank_test(item) and item.get_closest_marker("launches") is None]
+    files, load = Counter(str(item.path) for item in free), Counter(dict.fromkeys(range(1, workers), 0))
+    rank_of = dict.fromkeys(files, 0)
+    for file in sorted(files, key=lambda file: (-files[file], file)) if load else ():
+        rank_of[file] = min(load, key=lambda rank: (load[rank], rank))
+        load[rank_of[file]] += files[file]
+    return {item.nodeid: rank_of[str(item.path)] for item in free}
 
 
 def _is_rank_test(item: pytest.Item) -> bool:

@@ -2,8 +2,10 @@
 changes nothing."""
 
 from mpizero.schedule.passes.drop import without_lone_collectives, without_saving
-from mpizero.schedule.passes.gathers import backward_prefetch, forward_prefetch, keep_last_unit, limit_all_gathers
+from mpizero.schedule.passes.gathers import (
+    backward_prefetch, forward_prefetch, gather_once, keep_last_unit, limit_all_gathers,
+)
 from mpizero.schedule.passes.overlap import overlapped
 
-__all__ = ["backward_prefetch", "forward_prefetch", "keep_last_unit", "limit_all_gathers", "overlapped",
+__all__ = ["backward_prefetch", "forward_prefetch", "gather_once", "keep_last_unit", "limit_all_gathers", "overlapped",
            "without_lone_collectives", "without_saving"]

@@ -1,4 +1,4 @@
-"""Passes that move gathers of whole parameters: earlier, away, or apart."""
+"""Passes that move gathers of whole parameters: away, earlier, or apart."""
 
 from __future__ import annotations
 
@@ -8,6 +8,21 @@ from itertools import takewhile
 
 from mpizero.layout.wrapping import SegmentUse
 from mpizero.schedule.actions import Action, AwaitFree, Backward, Forward, Gather, Phase, Reshard
+
+
+def gather_once(actions: Iterable[Action]) -> list[Action]:
+    """A unit that the next segment reads as well stays gathered between them, instead of being freed and gathered anew.
+    So a unit of several segments is gathered once in forward and once in backward."""
+    out: list[Action] = []
+    for action in actions:
+        if isinstance(action, Gather):
+            since = takewhile(lambda i: not isinstance(out[i], Forward | Backward | Phase), reversed(range(len(out))))
+            freed = [i for i in since if out[i] == Reshard(action.unit)]
+            if freed:
+                del out[freed[0]]
+                continue
+        out.append(action)
+    return out
 
 
 def backward_prefetch(actions: Iterable[Action], depth: int) -> list[Action]:
