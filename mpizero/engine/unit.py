@@ -60,7 +60,7 @@ class Unit:
     """
 
     def __init__(self, index: int, geometry: Geometry, mesh: Mesh, ledger: Ledger, written: set[str]):
-        """index: which of the units of `geometry`."""
+        """index: which of the units of `geometry`, which is of this rank's place."""
         layout = self.layout = geometry.wrapping.units[index]
         self.placement, self.mesh, self.ledger = geometry.placement, mesh, ledger
         self._written = written
@@ -70,7 +70,7 @@ class Unit:
         self.owner = geometry.owner(index)  # its place in the shard group, where units have owners
         self.shard = layout.shard(shards.rank, shards.size)
         if self.placement.params is OWNED:
-            self.shard = slice(0, layout.padded_numel if shards.rank == self.owner else 0)
+            self.shard = slice(0, geometry.kept(index, OWNED))
         self.phase = "start"
         self._unsharded_param: Array | None = None  # (padded_numel,) where parameters are sharded, while gathered
         # (padded_numel,) in `dtype`, from the first backward to the reduction
@@ -87,7 +87,8 @@ class Unit:
     # -- ranges -------------------------------------------------------------------------------------------------------
 
     def _numel(self, keep: Keep) -> int:
-        return self.layout.padded_numel if keep is REPLICATED else self.shard.stop - self.shard.start
+        kept = self.range_of(keep)
+        return kept.stop - kept.start
 
     def range_of(self, keep: Keep) -> slice:
         """The elements of the flat parameter that are kept."""
