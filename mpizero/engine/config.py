@@ -277,8 +277,6 @@ class TrainConfig:
         if self.epochs is not None and self.steps is not None:
             raise ConfigError(f"`epochs` {self.epochs:g} and `steps` {self.steps} both say how long to train: leave "
                               "one of them out")
-        if self.stage == "0":
-            self.step_settings.mesh(1)  # which has no shard size
         self._check_scale()
 
     def _check_scale(self) -> None:
