@@ -14,6 +14,7 @@ from mpizero.data import Batch, global_samples, until
 from mpizero.engine.alike import compare_data, compare_model, compare_settings
 from mpizero.engine.config import Settings, TrainConfig
 from mpizero.engine.executor import Executor
+from mpizero.engine.fill import initialise
 from mpizero.engine.optimizers import OptimSettings, parse_betas
 from mpizero.engine.samples import check_data, count_targets, with_epochs
 from mpizero.engine.state import TrainingState
@@ -136,7 +137,7 @@ def prepare(config: TrainConfig, world: Group, *, task: Task | None = None, poli
     geometry = setup.geometry.at(grid.group(Axis.SHARD).rank)
     units = [Unit(index, geometry, grid, ledger, written) for index in range(len(setup.wrapping.units))]
     for unit in units:
-        unit.initialise(task.model, settings.seed)
+        initialise(unit, task.model, settings.seed)
     state = TrainingState(units, make_scaler(settings))
     stream = stream_for(world)
     ledger.between = stream.poll
