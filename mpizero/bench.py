@@ -8,13 +8,14 @@ from collections.abc import Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
-from mpizero.cli import Parser, check_writable, on_rank_0, spelled, write_json
+from mpizero.cli import Parser, on_rank_0, spelled
 from mpizero.comm import run_main, start
 from mpizero.comm.benchmark import Row, measure
 from mpizero.engine import overhead
 from mpizero.engine.alike import compare_flags
 from mpizero.engine.config import TrainConfig
 from mpizero.errors import ConfigError
+from mpizero.output import check_writable, write_json
 from mpizero.quantities import parse_bytes
 from mpizero.schedule import STRATEGIES
 from mpizero.text import table
