@@ -14,6 +14,7 @@ from mpizero.comm.benchmark import Row, measure
 from mpizero.engine import overhead
 from mpizero.engine.alike import compare_flags
 from mpizero.engine.config import TrainConfig
+from mpizero.engine.resolve import resolve
 from mpizero.errors import ConfigError
 from mpizero.output import check_writable, write_json
 from mpizero.quantities import parse_bytes
@@ -90,7 +91,7 @@ def run_collectives(options: Any) -> int:
 def run_step(options: Any) -> int:
     """The sub-command `step`."""
     config = TrainConfig(model="mlp", hidden=options.hidden, batch_size=options.batch_size, dtype=options.dtype)
-    config.resolved()  # raises
+    resolve(config)  # raises
     world = start()
     compare_flags(vars(options), world)
     on_rank_0(world, lambda: check_writable("--json", options.json))

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, ParamSpec, TypeVar
 
 from mpizero.engine.config import TrainConfig
+from mpizero.engine.resolve import resolve
 from mpizero.errors import ConfigError, MpizeroError
 from mpizero.launcher import rank_in_job
 from mpizero.output import tell
@@ -130,7 +131,7 @@ def train_config(parser: argparse.ArgumentParser, argv: Sequence[str]) -> TrainC
         del options["config"]
     options |= {name: tuple(value) for name, value in options.items() if isinstance(value, list)}
     config = TrainConfig(**options)
-    config.resolved()  # raises
+    resolve(config)  # raises
     return config
 
 

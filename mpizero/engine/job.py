@@ -16,6 +16,7 @@ from mpizero.engine.config import Settings, TrainConfig
 from mpizero.engine.executor import Executor
 from mpizero.engine.fill import initialise
 from mpizero.engine.optimizers import OptimSettings, parse_betas
+from mpizero.engine.resolve import resolve
 from mpizero.engine.samples import check_data, count_targets, with_epochs
 from mpizero.engine.state import TrainingState
 from mpizero.engine.task import Task, built_in_task
@@ -110,7 +111,7 @@ def prepare(config: TrainConfig, world: Group, *, task: Task | None = None, poli
     not fit.
     """
     keep_heap()
-    settings = config.resolved(ranks=world.size)
+    settings = resolve(config, ranks=world.size)
     if config.overlap == "auto" and overlaps(world.hosts):
         settings = replace(settings, step=replace(settings.step, overlap=True))
     debug |= config.debug
