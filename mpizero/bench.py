@@ -8,13 +8,15 @@ from collections.abc import Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
-from mpizero.cli import Parser, check_writable, on_rank_0, spelled, write_json
+from mpizero.cli import Parser, on_rank_0, spelled
 from mpizero.comm import run_main, start
 from mpizero.comm.benchmark import Row, measure
 from mpizero.engine import overhead
 from mpizero.engine.alike import compare_flags
 from mpizero.engine.config import TrainConfig
+from mpizero.engine.resolve import resolve
 from mpizero.errors import ConfigError
+from mpizero.output import check_writable, write_json
 from mpizero.quantities import parse_bytes
 from mpizero.schedule import STRATEGIES
 from mpizero.text import table
@@ -89,7 +91,7 @@ def run_collectives(options: Any) -> int:
 def run_step(options: Any) -> int:
     """The sub-command `step`."""
     config = TrainConfig(model="mlp", hidden=options.hidden, batch_size=options.batch_size, dtype=options.dtype)
-    config.resolved()  # raises
+    resolve(config)  # raises
     world = start()
     compare_flags(vars(options), world)
     on_rank_0(world, lambda: check_writable("--json", options.json))

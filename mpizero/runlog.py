@@ -14,11 +14,11 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, NoReturn, TextIO, final
 
-from mpizero.cli import finite, write_json
 from mpizero.engine.job import Job
 from mpizero.engine.summary import facts
 from mpizero.engine.trainer import StepRecord
 from mpizero.errors import ConfigError
+from mpizero.output import finite, write_json
 
 # What a run writes, and what a report of it does (`mpizero.report`)
 RESULTS = ("steps.jsonl", "summary.json", "trace.json")

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from mpizero.checkpoint.load import Loaded, load_gpt
-from mpizero.cli import Parser, check_writable, on_rank_0, spelled, tell, write_json
+from mpizero.cli import Parser, on_rank_0, spelled
 from mpizero.comm import run_main, start
 from mpizero.engine.alike import compare_flags
 from mpizero.engine.gather import gather_data
@@ -19,6 +19,7 @@ from mpizero.engine.generate import generate
 from mpizero.errors import ConfigError
 from mpizero.launcher import launch
 from mpizero.layout.models import GPTConfig
+from mpizero.output import check_writable, tell, write_json
 
 EXAMPLE = """examples:
   python -m mpizero.sample runs/a/latest --prompt "import " --bytes 200

@@ -9,18 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from mpizero.checkpoint.run import Checkpoints, begin_checkpoints
-from mpizero.cli import (
-    Parser,
-    add_train_flags,
-    as_flags,
-    check_writable,
-    on_rank_0,
-    printer,
-    spelled,
-    tell,
-    train_config,
-    write_json,
-)
+from mpizero.cli import Parser, add_train_flags, as_flags, on_rank_0, spelled, train_config
 from mpizero.comm import barrier, run_main, start
 from mpizero.console import StepLines, duration, header, key_values, proof, shares
 from mpizero.engine.gather import gather_data
@@ -30,6 +19,7 @@ from mpizero.engine.trace import trace
 from mpizero.engine.trainer import StepRecord, run_steps
 from mpizero.engine.verdict import verdict
 from mpizero.interrupt import noted
+from mpizero.output import check_writable, printer, tell, write_json
 from mpizero.runlog import RunLog, begin_log, make_folder, new_id
 from mpizero.schedule import show
 from mpizero.tensorboard import EventFile

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from mpizero.cli import Parser, check_writable, on_rank_0, printer, spelled, write_json
+from mpizero.cli import Parser, on_rank_0, spelled
 from mpizero.comm import Group, all_gather_values, barrier, run_main, start
 from mpizero.engine.alike import compare_flags
 from mpizero.engine.config import TrainConfig
@@ -28,6 +28,7 @@ from mpizero.engine.replicas import largest_difference
 from mpizero.engine.summary import summarise
 from mpizero.engine.trace import trace
 from mpizero.engine.trainer import run_steps
+from mpizero.output import check_writable, printer, write_json
 from mpizero.proof import COLUMNS, progress, show_fault, show_hybrids, show_stages, show_whole
 from mpizero.runlog import begin_log, make_folder, new_id
 from mpizero.schedule import STRATEGIES, IllegalSchedule, validate

@@ -25,8 +25,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from mpizero.cli import write_json  # noqa: E402  before NumPy: it sets the number of BLAS threads
-from mpizero.comm import Group, run_main, start  # noqa: E402
+from mpizero.comm import Group, run_main, start  # noqa: E402  before NumPy: it sets the number of BLAS threads
 from mpizero.doctor.__main__ import measured  # noqa: E402
 from mpizero.doctor.machine import as_machine, compute_rates, link_rates  # noqa: E402
 from mpizero.engine.config import TrainConfig  # noqa: E402
@@ -36,6 +35,7 @@ from mpizero.engine.summary import summarise  # noqa: E402
 from mpizero.engine.trainer import Progress, run_steps  # noqa: E402
 from mpizero.errors import ConfigError  # noqa: E402
 from mpizero.machine import Machine  # noqa: E402
+from mpizero.output import write_json  # noqa: E402
 from mpizero.plan.measured import read_machine  # noqa: E402
 from mpizero.plan.options import argument_type  # noqa: E402
 from mpizero.plan.rates import RATES, machine_of  # noqa: E402

@@ -24,8 +24,9 @@ try:
 except ModuleNotFoundError:  # a clone that is not installed
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from mpizero.cli import Parser, write_json
+from mpizero.cli import Parser
 from mpizero.errors import ConfigError, MpizeroError
+from mpizero.output import write_json
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

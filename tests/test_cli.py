@@ -8,19 +8,9 @@ import re
 
 import pytest
 
-from mpizero.cli import (
-    FLAGS,
-    GROUPS,
-    Parser,
-    add_train_flags,
-    as_flags,
-    check_writable,
-    finite,
-    spelled,
-    train_config,
-    write_json,
-)
+from mpizero.cli import FLAGS, GROUPS, Parser, add_train_flags, as_flags, spelled, train_config
 from mpizero.errors import ConfigError
+from mpizero.output import check_writable, finite, write_json
 from mpizero.plan.__main__ import main as plan
 from mpizero.text import readable
 

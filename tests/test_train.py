@@ -9,10 +9,11 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from mpizero.cli import Parser, add_train_flags, check_writable, printer, train_config, write_json
+from mpizero.cli import Parser, add_train_flags, train_config
 from mpizero.console import header, proof
 from mpizero.engine.config import TrainConfig
 from mpizero.engine.job import prepare
+from mpizero.output import check_writable, printer, write_json
 from tests.report.sample import sample
 
 TRAIN = ("-m", "mpizero.train")

@@ -8,8 +8,9 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from mpizero.cli import Parser, alone, check_writable, spelled, tell, write_json
+from mpizero.cli import Parser, spelled
 from mpizero.dtypes import DTYPES, full_name
+from mpizero.output import alone, check_writable, tell, write_json
 
 EXAMPLE = """examples:
   mpirun -n 4 python -m mpizero.train --save runs/a --save-every 10

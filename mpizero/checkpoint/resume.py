@@ -14,6 +14,7 @@ from mpizero.checkpoint.files import parent_of
 from mpizero.checkpoint.folder import complete
 from mpizero.checkpoint.read import SCRATCH, Checkpoint, open_checkpoint
 from mpizero.checkpoint.together import together
+from mpizero.engine import fill
 from mpizero.engine.job import Job
 from mpizero.errors import CheckpointError, MpizeroError
 from mpizero.memory.kinds import WORKSPACE
@@ -58,7 +59,7 @@ def resume(job: Job, path: str | Path) -> Resumed:
 
 def loading_bytes(job: Job) -> int:
     """The most that `resume` takes beside what rests; never more than the largest unit."""
-    return max([scratch_bytes(job), *(unit.rounding_bytes for unit in job.state.units)])
+    return max([scratch_bytes(job), *(fill.rounding_bytes(unit) for unit in job.state.units)])
 
 
 def scratch_bytes(job: Job) -> int:
@@ -70,7 +71,7 @@ def params_from_master(job: Job) -> None:
     """Every unit's parameters from the master weights that were read. Collective."""
     for unit in job.state.units:
         unit.phase = "load"
-        unit.params_from_master()
+        fill.params_from_master(unit)
 
 
 def _open_alike(job: Job, path: str | Path) -> Checkpoint:

@@ -7,6 +7,7 @@ collective: how long bytes live never depends on the network.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import final
 
 from mpizero.comm.channel import Channel, Requests
@@ -46,10 +47,14 @@ class Collective:
     def finish(self) -> None:
         """Wait until it is over, driving it, and write its record. CommunicationError if that takes too long."""
         begin = time.perf_counter()
-        while not self.over:
-            if not wait(self.advance, tests=self.channel.group.tests, lack=self.lack):
-                raise gave_up(self.lack())
+        self.drive(self.advance)
         self.record(begin)
+
+    def drive(self, advance: Callable[[], bool]) -> None:
+        """Wait until it is over, calling `advance`. CommunicationError if nothing moves for too long."""
+        while not self.over:
+            if not wait(advance, tests=self.channel.group.tests, lack=self.lack):
+                raise gave_up(self.lack())
 
     def record(self, since: float) -> None:
         """Into the group's log. since: when this rank began to wait for it."""

@@ -63,18 +63,28 @@ def reduce(channel: Channel, flat: Array, out: Array, root: int, accumulate: boo
         own = flat[chunks[rank]] if flat.dtype == out.dtype else mem.empty(_length(chunks[rank]), out.dtype, WORKSPACE)
     scatter = reduce_scatter(channel, flat, own, accumulate and rank == root, wire)
     longest = _length(chunks[0])
-    parts = [(other, part) for other in range(size) if other != rank == root
-             for part in _cut(out[chunks[other]], longest, out.dtype)]
-    width, adds = max((part.size for _, part in parts), default=0), accumulate and bool(parts)
-    landing = mem.empty(ring.DEPTH * width if adds else 0, out.dtype, WORKSPACE)
-    add = adder(out.dtype, width, mem) if adds else None
+    if rank == root:
+        parts = [(other, part) for other in range(size) if other != root
+                 for part in _cut(out[chunks[other]], longest, out.dtype)]
+        collect = _collect(channel, parts, out.dtype, accumulate)
     yield SET_UP
     yield from scatter
-    if rank != root:
-        sends = channel.requests()
-        for part in _cut(own, longest, out.dtype):
-            sends.send(part, root)
-        yield sends
+    if rank == root:
+        yield from collect
+        return
+    sends = channel.requests()
+    for part in _cut(own, longest, out.dtype):
+        sends.send(part, root)
+    yield sends
+
+
+@set_up
+def _collect(channel: Channel, parts: list[tuple[int, Array]], dtype: np.dtype, accumulate: bool) -> Steps:
+    """Receive each part, of `dtype`, from the rank beside it, or with `accumulate` add to it what is received."""
+    width, adds = max((part.size for _, part in parts), default=0), accumulate and bool(parts)
+    landing = channel.mem.empty(ring.DEPTH * width if adds else 0, dtype, WORKSPACE)
+    add = adder(dtype, width, channel.mem) if adds else None
+    yield SET_UP
     under_way: deque[tuple[Array, Array, Requests]] = deque()
     for number in range(len(parts) + ring.DEPTH):
         if number >= ring.DEPTH and under_way:

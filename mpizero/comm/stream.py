@@ -27,7 +27,6 @@ import numpy as np
 
 from mpizero.comm.collective import Collective
 from mpizero.comm.group import Group
-from mpizero.comm.wait import gave_up, wait
 from mpizero.errors import ConfigError
 
 SHORTEST_SLEEP, LONGEST_SLEEP = 20e-6, 500e-6  # of the thread, while nothing moves: doubled each time
@@ -107,9 +106,7 @@ class Polled(Stream):
 
     def finish(self, collective: Collective) -> None:
         since = time.perf_counter()
-        while not collective.over:
-            if not wait(self.queues.advance, tests=collective.channel.group.tests, lack=collective.lack):
-                raise gave_up(collective.lack())
+        collective.drive(self.queues.advance)
         collective.record(since)
 
 
@@ -138,9 +135,7 @@ class Threaded(Stream):
         since = time.perf_counter()
         self._main_waits = True  # and drives: two would only take turns
         try:
-            while not collective.over:
-                if not wait(self._advance, tests=collective.channel.group.tests, lack=collective.lack):
-                    raise gave_up(collective.lack())
+            collective.drive(self._advance)
         finally:
             self._main_waits = False
         with self._lock:

@@ -17,7 +17,7 @@ from dataclasses import asdict
 from datetime import datetime, timezone
 from typing import Any
 
-from mpizero.cli import Parser, check_writable, on_rank_0, printer, spelled, write_json
+from mpizero.cli import Parser, on_rank_0, spelled
 from mpizero.comm import Group, run_main, start
 from mpizero.doctor import judge, judge_links, rings, speed
 from mpizero.doctor.facts import Facts
@@ -32,6 +32,7 @@ from mpizero.engine.alike import compare_flags
 from mpizero.engine.gather import gather_data
 from mpizero.errors import LaunchError
 from mpizero.launcher import rank_in_job
+from mpizero.output import check_writable, printer, write_json
 
 EXAMPLE = """examples:
   python -m mpizero.doctor

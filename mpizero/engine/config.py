@@ -6,28 +6,21 @@ backticks; the command line spells them as flags.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field
 from typing import Any
 
-from mpizero.dtypes import DTYPES, full_name, reduction
-from mpizero.engine.optimizers import OptimSettings, defaults, having, parse_betas
-from mpizero.errors import ConfigError
-from mpizero.layout import check_policy, optimizer_spec, require_narrow
+from mpizero.dtypes import DTYPES, full_name
+from mpizero.engine.optimizers import OptimSettings
 from mpizero.layout.models import GPTConfig, MLPSizes
 from mpizero.layout.spec import DECAYS
-from mpizero.quantities import parse_memory
 from mpizero.schedule import STRATEGIES, StepSettings
-from mpizero.schedule.compose import LARGEST
 
 BY_MODEL: dict[str, dict[str, Any]] = {  # defaults that differ, and the sizes that a model has
     "mlp": {"hidden": 96, "steps": 50, "warmup": 0, "optimizer": "adam"},
     "gpt": {"layers": 4, "d_model": 128, "heads": 4, "context": 128, "steps": 300, "warmup": None,
             "optimizer": "adamw"},
 }
-SCALER: dict[str, Any] = {"loss_scale": 2.0**16, "growth_interval": 2000}  # as torch.amp.GradScaler
 SIZES = ("hidden", "layers", "d_model", "heads", "context")
-GPT_WARMUP = 10  # a tenth of the steps, where BY_MODEL names none
 
 
 @dataclass(frozen=True)
@@ -45,9 +38,9 @@ class CheckpointSettings:
 
 @dataclass(frozen=True)
 class Settings:
-    """A `TrainConfig` with every default filled in and every size in numbers. device_memory: bytes. loss_scale,
-    growth_interval: None but for float16. batch_size: samples of a rank in a microbatch, pads included. freeze: its
-    patterns, side by side.
+    """A `TrainConfig` with every default filled in and every size in numbers: see `resolve`. device_memory: bytes.
+    loss_scale, growth_interval: None but for float16. batch_size: samples of a rank in a microbatch, pads included.
+    freeze: its patterns, side by side.
 
     epochs, end: where `epochs` was given, the number of the first training sample that is not seen any more; steps
     follow from it (see `samples.with_epochs`). Else None.
@@ -182,146 +175,3 @@ class TrainConfig:
     tensorboard: str | None = _option(None, "write TensorBoard's event files into this folder, a step at a time",
                                       metavar="DIR")
     json: str | None = _option(None, "write the summary to this file", metavar="FILE")
-
-    @property
-    def step_settings(self) -> StepSettings:
-        """What shapes the lists of actions."""
-        told = {field.name: getattr(self, field.name) for field in fields(StepSettings)}
-        told["overlap"] = self.overlap == "on"  # auto: until the ranks have met
-        return StepSettings(**{name: value for name, value in told.items() if (name, value) != ("accumulation", None)})
-
-    def resolved(self, steps: int | None = None, ranks: int | None = None) -> Settings:
-        """Every default filled in. `ConfigError` for values that can never work.
-
-        steps: what `epochs` come to, once the data is known; before, as many as there can be. ranks: likewise, to
-        divide a `global_batch` among; before, it is left as it is.
-        """
-        self._check_types()
-        scaler: dict[str, Any] = SCALER if self.dtype == "float16" else dict.fromkeys(SCALER)
-        chosen = {name: default if getattr(self, name) is None else getattr(self, name)
-                  for name, default in (self._defaults() | scaler).items()}
-        if self.epochs is not None and self.steps is None:
-            chosen["steps"] = LARGEST - 1 if steps is None else steps
-        if chosen["warmup"] is None:
-            chosen["warmup"] = chosen["steps"] // GPT_WARMUP
-        self._check(chosen)
-        self._check_optimizer(chosen)
-        sizes = {name: chosen[name] for name in SIZES if name in chosen}
-        betas, momentum = chosen.get("betas"), chosen.get("momentum")
-        betas = None if betas is None else ",".join(map(str, parse_betas(betas)))
-        optim = OptimSettings(chosen["optimizer"], chosen["weight_decay"], chosen["lr"], chosen["warmup"], self.clip,
-                              self.decay, betas, None if momentum is None else float(momentum),
-                              self.no_master_weights)
-        memory = None if self.device_memory is None else parse_memory(self.device_memory)
-        wire, sums = reduction(self.dtype, self.reduce_dtype, self.sum_dtype)
-        batch_size, step = self._divided(ranks)
-        return Settings(self.model, (MLPSizes if self.model == "mlp" else GPTConfig)(**sizes), step,
-                        optim, self.dtype, wire, sums, chosen["loss_scale"], chosen["growth_interval"], self.data,
-                        batch_size, chosen["steps"], self.seed, memory, self.check_replicas, self.epochs,
-                        checkpoints=CheckpointSettings(self.save, self.save_every, self.keep, self.resume,
-                                                       self.init),
-                        global_batch=self.global_batch, freeze=" ".join(self.freeze) or None,
-                        eval_every=self.eval_every, wrap=self.wrap)
-
-    def _divided(self, ranks: int | None) -> tuple[int, StepSettings]:
-        """Samples of a rank in a microbatch, and the settings of a step, in which microbatches are counted: as few as
-        take a `global_batch` in, unless the user has said how many. ConfigError where they do not take it in."""
-        total, most, step = self.global_batch, self.batch_size, self.step_settings
-        if total is None or ranks is None:
-            return most, step
-        if self.accumulation is None:
-            step = replace(step, accumulation=-(-total // (ranks * most)))
-        slots = ranks * step.accumulation  # places for a batch of a rank
-        if total > slots * most:
-            raise ConfigError(f"`global_batch` {total:,} is more than {ranks} ranks * `batch_size` {most:,} * "
-                              f"`accumulation` {step.accumulation:,} = {slots * most:,} samples: use `batch_size` "
-                              f"{-(-total // slots)}, or `accumulation` {-(-total // (ranks * most))}, or leave "
-                              "`accumulation` out")
-        return -(-total // slots), step
-
-    def _defaults(self) -> dict[str, Any]:
-        """Of the model, and of the optimizer. ConfigError for an optimizer that there is not, or that cannot be
-        sharded."""
-        of_model = BY_MODEL[self.model]
-        return of_model | defaults(self.optimizer or of_model["optimizer"], self.model)
-
-    def _check_types(self) -> None:
-        """ConfigError for values that no flag could give: where Python code makes the configuration."""
-        if not isinstance(self.freeze, tuple) or not all(isinstance(pattern, str) for pattern in self.freeze):
-            raise ConfigError(f"`freeze` {self.freeze!r} is no tuple of patterns: give one, as in ('h.0.*',)")
-        for option in (option for option in fields(self) if option.name != "freeze"):
-            value, allowed = getattr(self, option.name), option.metadata.get("choices")
-            wanted = (bool,) if "action" in option.metadata else NUMBERS.get(option.metadata.get("type"), (str,))
-            optional = value is None and option.default is None
-            # a bool is an int to Python
-            if not optional and (not isinstance(value, wanted) or isinstance(value, bool) != (wanted == (bool,))):
-                raise ConfigError(f"`{option.name}` {value!r} is a {type(value).__name__}: give a {wanted[0].__name__}")
-            if not optional and allowed and value not in allowed:
-                raise ConfigError(f"`{option.name}` {value!r} is none of {', '.join(allowed)}: use one of these")
-
-    def _check(self, chosen: Mapping[str, Any]) -> None:
-        """ConfigError for values that can never work, but for those of `step_settings`, which check themselves."""
-        for name in SIZES:
-            if getattr(self, name) is not None and name not in BY_MODEL[self.model]:
-                other = next(model for model, defaults in BY_MODEL.items() if name in defaults)
-                raise ConfigError(f"`{name}` is a size of `model` {other}, not of `model` {self.model}: leave it out, "
-                                  "or choose that model")
-        for name, (holds, rule) in RULES.items():
-            value = chosen.get(name, getattr(self, name))
-            if value is not None and not (abs(value) < LARGEST and holds(value)):  # a NaN is not below
-                raise ConfigError(f"`{name}` {value} is impossible: it must be {rule}, and below 2^40")
-        if self.warmup is not None and self.warmup > chosen["steps"]:
-            raise ConfigError(f"`warmup` {self.warmup} is longer than `steps` {chosen['steps']}: shorten it")
-        self._check_paths()
-        check_policy(self.wrap)
-        if self.epochs is not None and self.steps is not None:
-            raise ConfigError(f"`epochs` {self.epochs:g} and `steps` {self.steps} both say how long to train: leave "
-                              "one of them out")
-        if self.stage == "0":
-            self.step_settings.mesh(1)  # which has no shard size
-        self._check_scale()
-
-    def _check_scale(self) -> None:
-        for name in SCALER if self.dtype != "float16" else ():
-            if getattr(self, name) is not None:
-                raise ConfigError(f"`{name}` {getattr(self, name)} has no meaning with `dtype` {self.dtype}, whose "
-                                  "gradients need no loss scale: leave it out, or use `dtype` float16")
-
-    def _check_optimizer(self, chosen: Mapping[str, Any]) -> None:
-        """ConfigError for settings that another optimizer has, or another `dtype`."""
-        optimizer_spec(chosen["optimizer"], self.momentum)  # raises
-        if self.betas is not None and "betas" not in chosen:
-            raise ConfigError(f"`betas` are a setting of `optimizer` {having('betas')}, not of {chosen['optimizer']}: "
-                              "leave them out, or choose that optimizer")
-        if self.no_master_weights:
-            require_narrow(self.dtype)
-
-    def _check_paths(self) -> None:
-        for name, what in (("log", "folder"), ("json", "file"), ("save", "folder"), ("resume", "checkpoint"),
-                           ("tensorboard", "folder"), ("init", "checkpoint or a file of weights")):
-            if getattr(self, name) == "":
-                raise ConfigError(f"`{name}` is empty: name a {what}, or leave it out")
-        if self.resume is not None and self.init is not None:
-            raise ConfigError("`resume` and `init` both say where weights come from: leave `init` out to go on with a "
-                              "run, or `resume` to begin one")
-        for name in ("save_every", "keep"):
-            if getattr(self, name) is not None and self.save is None:
-                raise ConfigError(f"`{name}` {getattr(self, name)} needs `save`, the folder of checkpoints: name it")
-
-
-NUMBERS: Mapping[Any, tuple[type, ...]] = {int: (int,), float: (float, int)}
-
-
-def _at_least(bound: int) -> tuple[Callable[[float], bool], str]:
-    return lambda value: value >= bound, f"at least {bound}"
-
-
-_POSITIVE: tuple[Callable[[float], bool], str] = (lambda value: value > 0, "above 0")
-RULES: Mapping[str, tuple[Callable[[float], bool], str]] = {
-    **{name: _at_least(1) for name in (*SIZES, "batch_size", "global_batch", "log_every", "save_every", "keep",
-                                       *SCALER)},
-    **{name: _at_least(0) for name in ("steps", "warmup", "weight_decay", "check_replicas", "eval_every", "seed")},
-    "epochs": _POSITIVE,
-    "lr": _POSITIVE,
-    "clip": _POSITIVE,
-}

@@ -14,7 +14,9 @@ from mpizero.data import Batch, global_samples, until
 from mpizero.engine.alike import compare_data, compare_model, compare_settings
 from mpizero.engine.config import Settings, TrainConfig
 from mpizero.engine.executor import Executor
+from mpizero.engine.fill import initialise
 from mpizero.engine.optimizers import OptimSettings, parse_betas
+from mpizero.engine.resolve import resolve
 from mpizero.engine.samples import check_data, count_targets, with_epochs
 from mpizero.engine.state import TrainingState
 from mpizero.engine.task import Task, built_in_task
@@ -109,7 +111,7 @@ def prepare(config: TrainConfig, world: Group, *, task: Task | None = None, poli
     not fit.
     """
     keep_heap()
-    settings = config.resolved(ranks=world.size)
+    settings = resolve(config, ranks=world.size)
     if config.overlap == "auto" and overlaps(world.hosts):
         settings = replace(settings, step=replace(settings.step, overlap=True))
     debug |= config.debug
@@ -136,7 +138,7 @@ def prepare(config: TrainConfig, world: Group, *, task: Task | None = None, poli
     geometry = setup.geometry.at(grid.group(Axis.SHARD).rank)
     units = [Unit(index, geometry, grid, ledger, written) for index in range(len(setup.wrapping.units))]
     for unit in units:
-        unit.initialise(task.model, settings.seed)
+        initialise(unit, task.model, settings.seed)
     state = TrainingState(units, make_scaler(settings))
     stream = stream_for(world)
     ledger.between = stream.poll

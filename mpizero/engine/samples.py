@@ -13,6 +13,7 @@ import numpy as np
 
 from mpizero.data import Dataset
 from mpizero.engine.config import Settings, TrainConfig
+from mpizero.engine.resolve import resolve
 from mpizero.errors import DataError
 
 PART = 2**20  # samples that a dataset counts at once
@@ -38,8 +39,8 @@ def with_epochs(config: TrainConfig, data: Dataset, ranks: int) -> Settings:
         raise DataError(f"`epochs` cannot be counted, since samples of this data are drawn without end "
                         f"({data.describe()}): give `steps`, or other `data`")
     end = math.ceil(Fraction(repr(config.epochs)) * data.epoch_size)  # of decimals as they are written
-    samples = config.resolved(ranks=ranks).samples(ranks)
-    return replace(config.resolved(-(-end // samples), ranks), end=end)
+    samples = resolve(config, ranks=ranks).samples(ranks)
+    return replace(resolve(config, -(-end // samples), ranks), end=end)
 
 
 def count_targets(data: Dataset, begin: int, end: int) -> int:

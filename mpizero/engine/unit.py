@@ -18,13 +18,9 @@ import numpy as np
 from mpizero.comm import (Collective, Mesh, begin_all_gather, begin_all_reduce, begin_broadcast, begin_reduce,
                           begin_reduce_scatter)
 from mpizero.dtypes import numpy_dtype
-from mpizero.half import narrow
-from mpizero.layout import (MASTER, OWNED, REPLICATED, SHARDED, UPDATE_BLOCK, Axis, Geometry, Keep,
-                            stored_states)
-from mpizero.memory.kinds import GRAD, OPTIM, PARAM, UNSHARDED_GRAD, UNSHARDED_PARAM, WORKSPACE
+from mpizero.layout import MASTER, OWNED, REPLICATED, SHARDED, Axis, Geometry, Keep, stored_states
+from mpizero.memory.kinds import GRAD, OPTIM, PARAM, UNSHARDED_GRAD, UNSHARDED_PARAM
 from mpizero.memory.ledger import Ledger
-from mpizero.nn.model import DRAW_BLOCK, Model
-from mpizero.nn.ops.blocks import spans
 from mpizero.optim import Optimizer
 
 Array = np.ndarray
@@ -60,7 +56,7 @@ class Unit:
     """
 
     def __init__(self, index: int, geometry: Geometry, mesh: Mesh, ledger: Ledger, written: set[str]):
-        """index: which of the units of `geometry`."""
+        """index: which of the units of `geometry`, which is of this rank's place."""
         layout = self.layout = geometry.wrapping.units[index]
         self.placement, self.mesh, self.ledger = geometry.placement, mesh, ledger
         self._written = written
@@ -70,7 +66,7 @@ class Unit:
         self.owner = geometry.owner(index)  # its place in the shard group, where units have owners
         self.shard = layout.shard(shards.rank, shards.size)
         if self.placement.params is OWNED:
-            self.shard = slice(0, layout.padded_numel if shards.rank == self.owner else 0)
+            self.shard = slice(0, geometry.kept(index, OWNED))
         self.phase = "start"
         self._unsharded_param: Array | None = None  # (padded_numel,) where parameters are sharded, while gathered
         # (padded_numel,) in `dtype`, from the first backward to the reduction
@@ -87,7 +83,8 @@ class Unit:
     # -- ranges -------------------------------------------------------------------------------------------------------
 
     def _numel(self, keep: Keep) -> int:
-        return self.layout.padded_numel if keep is REPLICATED else self.shard.stop - self.shard.start
+        kept = self.range_of(keep)
+        return kept.stop - kept.start
 
     def range_of(self, keep: Keep) -> slice:
         """The elements of the flat parameter that are kept."""
@@ -132,48 +129,6 @@ class Unit:
         yield "param", self.param, self.placement.params
         for name, buffer in self.states.items():
             yield name, buffer, self.placement.optim
-
-    def initialise(self, model: Model, seed: int) -> None:
-        """Draw what this rank keeps, and nothing else, block by block. Workspace: a block of float32, and what drawing
-        it takes."""
-        self.ledger.at("init", self.layout.name)
-        master, optimised = self.states[MASTER.name], self.range_of(self.placement.optim)
-        size = max(min(DRAW_BLOCK, self.layout.padded_numel // 16), 1)  # never more than the unit weighs in 16 bits
-        block = self.ledger.empty(size, np.float32, WORKSPACE)
-        for param, begin, piece in self.layout.pieces(self.range_of(self.placement.params)):
-            for span in spans(piece.stop - piece.start, size):
-                values, low = block[: span.stop - span.start], piece.start + span.start
-                model.fill(param, seed, begin + span.start, values, self.ledger)
-                self.part_of(self.param, slice(low, low + values.size))[...] = values
-                own = slice(max(low, optimised.start), min(low + values.size, optimised.stop))
-                if own.start < own.stop:
-                    self.part_of(master, own)[...] = values[own.start - low : own.stop - low]
-
-    def params_from_master(self) -> None:
-        """Round "master", which was filled from outside, into the parameters, and complete those that are kept whole:
-        then collective along the shard axis. Workspace: see `rounding_bytes`."""
-        master, out = self.states[MASTER.name], self.updated_param
-        if self.rounding_bytes:
-            size = self._rounding_block
-            scratch, more = (self.ledger.empty(size, np.float32, WORKSPACE) for _ in range(2))
-            for start in range(0, master.size, size):
-                part = slice(start, min(start + size, master.size))
-                narrow(master[part], out[part], scratch[: part.stop - start], more[: part.stop - start])
-        elif master.dtype != self.dtype:
-            np.copyto(out, master, casting="unsafe")  # same_kind does not know bfloat16
-        if self.placement.params is REPLICATED and self.placement.optim is SHARDED:
-            self.all_gather_param(Axis.SHARD).finish()
-
-    @property
-    def _rounding_block(self) -> int:
-        """Elements: at most a quarter of the range, so that two float32 blocks weigh less than any unit."""
-        return max(min(UPDATE_BLOCK, self.states[MASTER.name].size // 4), 1)
-
-    @property
-    def rounding_bytes(self) -> int:
-        """Workspace of `params_from_master`."""
-        rounds = self.dtype == np.float16 and self.states[MASTER.name].dtype == np.float32
-        return 2 * 4 * self._rounding_block if rounds else 0
 
     # -- parameters ---------------------------------------------------------------------------------------------------
 

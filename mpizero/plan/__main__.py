@@ -6,7 +6,8 @@ import re
 import sys
 from collections.abc import Sequence
 
-from mpizero.cli import Parser, alone, spelled, write_json
+from mpizero.cli import Parser, spelled
+from mpizero.output import alone, write_json
 from mpizero.plan import fit, memory, offload, timeline, traffic, units
 from mpizero.plan.options import wrapped
 from mpizero.plan.rates import with_host

@@ -158,7 +158,7 @@ def in_flight(actions: Iterable[Action], geometry: Geometry) -> list[int]:
 @functools.lru_cache(maxsize=64)
 def _divided(spec: ModelSpec, stage: str, accumulation: int) -> Setup:
     """A mesh of which every axis is divided that the stage can divide: its list has all collectives."""
-    shards = None if stage == "0" else 2
+    shards = 2 if StepSettings(stage).shards else None
     return set_up(spec, 4, StepSettings(stage, shards, accumulation, backward_prefetch=AHEAD, forward_prefetch=AHEAD))
 
 

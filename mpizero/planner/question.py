@@ -67,7 +67,7 @@ class Question:
 
     def sizes(self, stage: str) -> list[int]:
         """Shard sizes to try, ascending. Of 1, which shards nothing as stage 0 does, only where it is asked for."""
-        if stage == "0":
+        if not StepSettings(stage).shards:
             return [1]
         if self.shard_size is not None:
             return [self.shard_size]
@@ -75,7 +75,7 @@ class Question:
 
     def mesh(self, stage: str, size: int) -> MeshShape:
         """ConfigError where `size` does not divide the ranks."""
-        return StepSettings(stage, None if stage == "0" else size).mesh(self.ranks)
+        return StepSettings(stage, size).mesh(self.ranks)
 
 
 @functools.lru_cache

@@ -8,8 +8,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from mpizero.cli import Parser, alone, tell, write_json
+from mpizero.cli import Parser
 from mpizero.errors import ConfigError
+from mpizero.output import alone, tell, write_json
 from mpizero.report.log import STEPS, read_log
 from mpizero.report.write import write_comparison, write_report
 

@@ -9,6 +9,7 @@ from mpizero.dtypes import reduction
 from mpizero.errors import ConfigError
 from mpizero.layout import (
     ADAM,
+    REPLICATED,
     Geometry,
     MeshShape,
     ModelSpec,
@@ -61,13 +62,18 @@ class StepSettings:
         if self.accumulation > MOST_MICROBATCHES:
             raise ConfigError(f"`accumulation` {self.accumulation} is too many: a step lists the actions of each "
                               f"microbatch, of which at most {MOST_MICROBATCHES:,}; use a larger `batch_size` instead")
+        if not self.shards and self.shard_size not in (None, 1):
+            raise ConfigError(f"`stage` {self.stage} shards nothing, so `shard_size` {self.shard_size} has no meaning: "
+                              "use `stage` 1, 2 or 3, or leave it out")
+
+    @property
+    def shards(self) -> bool:
+        """Whether the stage divides anything among ranks: what is sharded at all has sharded optimizer states."""
+        return STRATEGIES[self.stage].placement.optim is not REPLICATED
 
     def mesh(self, ranks: int) -> MeshShape:
-        """Replicas and shards of `ranks` ranks: stage 0 shards nothing. ConfigError where they do not divide so."""
-        if self.stage == "0" and self.shard_size not in (None, 1):
-            raise ConfigError(f"`stage` 0 shards nothing, so `shard_size` {self.shard_size} has no meaning: use "
-                              "`stage` 1, 2 or 3, or leave it out")
-        return mesh_shape(ranks, 1 if self.stage == "0" else self.shard_size or ranks)
+        """Replicas and shards of `ranks` ranks. ConfigError where they do not divide so."""
+        return mesh_shape(ranks, self.shard_size or ranks if self.shards else 1)
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from mpizero.data import TeacherTask
 from mpizero.engine.alike import flat
 from mpizero.engine.config import TrainConfig
 from mpizero.engine.job import prepare
+from mpizero.engine.resolve import resolve
 from mpizero.engine.task import Task
 from mpizero.engine.trainer import run_steps
 from mpizero.errors import CheckpointError
@@ -35,7 +36,7 @@ def group(world):
 
 
 def test_every_setting_is_of_one_kind():
-    names = {name for config in (MLP, GPT) for name in flat(config.resolved())}
+    names = {name for config in (MLP, GPT) for name in flat(resolve(config))}
     assert names - set(FREE) - set(TOLD) <= FIXED and not FIXED & {*FREE, *TOLD} and not set(FREE) & set(TOLD)
     assert set(FREE) | set(TOLD) <= names
 
@@ -115,4 +116,4 @@ def test_flags_that_need_each_other():
                         ({"save": "D", "keep": 0}, "`keep` 0 is impossible: it must be at least 1"),
                         ({"save": "D", "save_every": 0}, "`save_every` 0 is impossible")):
         with pytest.raises(ValueError, match=said):
-            TrainConfig(**wrong).resolved()
+            resolve(TrainConfig(**wrong))

@@ -17,6 +17,7 @@ from mpizero.dtypes import numpy_dtype
 from mpizero.engine.gather import gather_data
 from mpizero.engine.job import prepare
 from mpizero.engine.replicas import compare_replicas
+from mpizero.engine.resolve import resolve
 from mpizero.engine.trainer import run_steps
 from mpizero.errors import CheckpointError, ConfigError
 from mpizero.planner import plan_memory
@@ -210,6 +211,6 @@ def test_any_range_as_any_dtype(tmp_path, stored, wanted, scratch):
 
 def test_flags():
     with pytest.raises(ConfigError, match="`resume` and `init` both say where weights come from"):
-        replace(GPT, init="a", resume="b").resolved()
+        resolve(replace(GPT, init="a", resume="b"))
     with pytest.raises(ConfigError, match="`init` is empty: name a checkpoint or a file of weights"):
-        replace(GPT, init="").resolved()
+        resolve(replace(GPT, init=""))

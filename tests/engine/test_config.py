@@ -7,16 +7,17 @@ from dataclasses import replace
 import pytest
 
 from mpizero.engine.config import OptimSettings, TrainConfig
+from mpizero.engine.resolve import resolve
 from mpizero.errors import ConfigError
 
 
 def test_settings_are_resolved_once():
-    settings = TrainConfig(model="gpt", steps=40, device_memory="1KiB").resolved()
+    settings = resolve(TrainConfig(model="gpt", steps=40, device_memory="1KiB"))
     optim = OptimSettings("adamw", weight_decay=0.01, lr=2e-3, warmup=4, clip=None, decay="matrices",
                           betas="0.9,0.999", momentum=None, no_master_weights=False)
     assert settings.optim == optim
     assert (settings.sizes.layers, settings.steps, settings.device_memory) == (4, 40, 1024)
-    settings = TrainConfig().resolved()
+    settings = resolve(TrainConfig())
     assert settings.optim == replace(optim, optimizer="adam", weight_decay=0.0, lr=1e-2, warmup=0)
     assert (settings.sizes.hidden, settings.steps, settings.device_memory) == (96, 50, None)
 
@@ -30,8 +31,8 @@ def test_settings_are_resolved_once():
 ])
 def test_a_configuration_made_by_hand(wrong, message):
     with pytest.raises(ConfigError, match=message):
-        TrainConfig(**wrong).resolved()
+        resolve(TrainConfig(**wrong))
 
 
 def test_numbers_that_are_whole():
-    assert TrainConfig(lr=1, clip=2, weight_decay=0).resolved().optim.lr == 1
+    assert resolve(TrainConfig(lr=1, clip=2, weight_decay=0)).optim.lr == 1

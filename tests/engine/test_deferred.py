@@ -13,6 +13,7 @@ from mpizero.comm import all_gather_values
 from mpizero.data import TeacherTask
 from mpizero.dtypes import numpy_dtype
 from mpizero.engine.job import prepare
+from mpizero.engine.resolve import resolve
 from mpizero.engine.task import Task, built_in_task
 from mpizero.engine.trainer import run_steps
 from mpizero.errors import OutOfDeviceMemory
@@ -85,7 +86,7 @@ def test_workspace_is_a_block(group, config, stage):
 def test_weights_that_no_device_could_hold(group, few_held_out):
     """Whole float32 weights exceed every device. Shards of weights and gradients, 8 psi / N, fit from 3 ranks on."""
     config = replace(GPT, layers=12, d_model=32, heads=2, steps=2, batch_size=1, optimizer="sgd", momentum=0.0)
-    psi = built_in_task(config.resolved()).model.spec.psi
+    psi = built_in_task(resolve(config)).model.spec.psi
     config = replace(config, device_memory=f"{4 * psi - 1}B")
     with pytest.raises(OutOfDeviceMemory, match="out of device memory at init"):
         prepare(replace(config, stage="0"), group)

@@ -12,6 +12,7 @@ from mpizero.comm import all_gather_values
 from mpizero.data import TeacherTask
 from mpizero.engine.config import TrainConfig
 from mpizero.engine.job import prepare
+from mpizero.engine.resolve import resolve
 from mpizero.engine.task import Task
 from mpizero.engine.trainer import run_steps
 from mpizero.errors import ConfigError, DataError
@@ -91,7 +92,7 @@ def test_what_epochs_cannot_be():
                         (dict(epochs=float("nan"), steps=None), "`epochs` nan is impossible"),
                         (dict(epochs=float("inf"), steps=None), "`epochs` inf is impossible")):
         with pytest.raises(ConfigError, match=says):
-            replace(MLP, **wrong).resolved()
+            resolve(replace(MLP, **wrong))
 
 
 def test_data_without_an_end(group):

@@ -14,6 +14,7 @@ from mpizero.data import Batch, TeacherTask, global_samples, until
 from mpizero.data.sampler import PAD
 from mpizero.engine.config import TrainConfig
 from mpizero.engine.job import prepare
+from mpizero.engine.resolve import resolve
 from mpizero.engine.task import Task
 from mpizero.engine.trainer import run_steps
 from mpizero.errors import ConfigError
@@ -44,7 +45,7 @@ class Seen(TeacherTask):
 ])
 def test_a_batch_is_divided(total, most, ranks, accumulation, divided):
     config = TrainConfig(global_batch=total, batch_size=most, accumulation=accumulation)
-    settings = config.resolved(ranks=ranks)
+    settings = resolve(config, ranks=ranks)
     assert (settings.batch_size, settings.step.accumulation) == divided
     assert settings.samples(ranks) == total <= ranks * divided[0] * divided[1] and divided[0] <= most
 
@@ -53,14 +54,14 @@ def test_numbers_that_contradict_each_other():
     says = (r"`global_batch` 65 is more than 4 ranks \* `batch_size` 8 \* `accumulation` 2 = 64 samples: use "
             "`batch_size` 9, or `accumulation` 3, or leave `accumulation` out")
     with pytest.raises(ConfigError, match=says):
-        TrainConfig(global_batch=65, batch_size=8, accumulation=2).resolved(ranks=4)
+        resolve(TrainConfig(global_batch=65, batch_size=8, accumulation=2), ranks=4)
     for cured in (dict(batch_size=9), dict(accumulation=3), dict(accumulation=None)):
         config = replace(TrainConfig(global_batch=65, batch_size=8, accumulation=2), **cured)
-        assert config.resolved(ranks=4).samples(4) == 65
+        assert resolve(config, ranks=4).samples(4) == 65
     with pytest.raises(ConfigError, match="`global_batch` 0 is impossible: it must be at least 1"):
-        TrainConfig(global_batch=0).resolved()
+        resolve(TrainConfig(global_batch=0))
     with pytest.raises(ConfigError, match="`accumulation` 65536 is too many"):
-        TrainConfig(global_batch=2**20).resolved(ranks=1)
+        resolve(TrainConfig(global_batch=2**20), ranks=1)
 
 
 def test_five_samples_on_eight_ranks():

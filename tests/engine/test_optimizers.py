@@ -11,6 +11,7 @@ import pytest
 
 from mpizero.engine.export import sha256
 from mpizero.engine.job import make_optimizer, prepare
+from mpizero.engine.resolve import resolve
 from mpizero.engine.summary import summarise
 from mpizero.engine.task import Task, built_in_task
 from mpizero.engine.trainer import run_steps
@@ -90,7 +91,7 @@ def masters(config, group, **options) -> dict[str, np.ndarray]:
 
 def random_task(config) -> Task:
     """The MLP's, with biases that are not 0."""
-    task = built_in_task(config.resolved())
+    task = built_in_task(resolve(config))
     return Task(replace(task.model, draw=lambda param: Normal(0.1)), task.data)
 
 
@@ -135,7 +136,7 @@ def test_a_parameter_may_say_itself_whether_it_decays(group):
 def test_optimizers_that_see_more_than_elements(name):
     with pytest.raises(ConfigError, match=rf"^`optimizer` {name} updates a \w+ at a time \(it .*\), but a rank's shard "
                                           "holds parts of them: use one that updates element by element, such as"):
-        replace(MLP, optimizer=name).resolved()
+        resolve(replace(MLP, optimizer=name))
 
 
 @pytest.mark.parametrize("fields, says", [
@@ -150,7 +151,7 @@ def test_optimizers_that_see_more_than_elements(name):
 ])
 def test_settings_that_mean_nothing(fields, says):
     with pytest.raises(ConfigError) as error:
-        replace(MLP, **fields).resolved()
+        resolve(replace(MLP, **fields))
     assert says in str(error.value)
 
 
@@ -161,7 +162,7 @@ def test_settings_that_mean_nothing(fields, says):
     ({"model": "gpt", "hidden": None, "optimizer": "lion", "betas": "0.950, .98"}, 5e-4, 0.1, "0.95,0.98", None),
 ])
 def test_defaults_follow_the_optimizer(fields, lr, decay, betas, momentum):
-    optim = replace(MLP, **fields).resolved().optim
+    optim = resolve(replace(MLP, **fields)).optim
     assert (optim.lr, optim.weight_decay, optim.betas, optim.momentum) == (lr, decay, betas, momentum)
     assert optim.decay == "matrices"
 
@@ -174,7 +175,7 @@ def test_defaults_follow_the_optimizer(fields, lr, decay, betas, momentum):
     ({"optimizer": "sgd", "momentum": 0}, SGD(0.0)),
 ])
 def test_the_optimizer_that_is_made(fields, made):
-    optim = replace(MLP, **fields).resolved().optim
+    optim = resolve(replace(MLP, **fields)).optim
     assert make_optimizer(optim) == made and optim.spec == made.spec
 
 

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from mpizero.engine.job import prepare
+from mpizero.engine.resolve import resolve
 from mpizero.engine.summary import summarise
 from mpizero.engine.trainer import run_steps
 from mpizero.engine.unit import Unit
@@ -220,16 +221,16 @@ def test_scripted_overflows_move_the_scale_as_settings_say(group, planted):
 
 
 def test_settings_of_the_scale():
-    settings = MLP.resolved()
+    settings = resolve(MLP)
     assert (settings.loss_scale, settings.growth_interval) == (65536, 2000)
-    settings = replace(MLP, dtype="bfloat16").resolved()
+    settings = resolve(replace(MLP, dtype="bfloat16"))
     assert (settings.loss_scale, settings.growth_interval) == (None, None)
     for name, value in (("loss_scale", 0.5), ("loss_scale", float("inf")), ("growth_interval", 0)):
         with pytest.raises(ConfigError, match=f"`{name}` .* must be at least 1"):
-            replace(MLP, **{name: value}).resolved()
+            resolve(replace(MLP, **{name: value}))
     for name in ("loss_scale", "growth_interval"):
         with pytest.raises(ConfigError, match=f"`{name}` 8 has no meaning with `dtype` bfloat16"):
-            replace(MLP, dtype="bfloat16", **{name: 8}).resolved()
+            resolve(replace(MLP, dtype="bfloat16", **{name: 8}))
 
 
 def test_bfloat16_has_no_scaler(group):
@@ -247,4 +248,4 @@ def test_bfloat16_has_no_scaler(group):
     ("float16", "bfloat16", "float16", "`sum_dtype` float16 cannot be used where gradients are sent as bfloat16")])
 def test_what_loses_more_than_it_saves_is_refused(dtype, wire, sums, words):
     with pytest.raises(ConfigError, match=words):
-        configured(MLP, (dtype, wire, sums)).resolved()
+        resolve(configured(MLP, (dtype, wire, sums)))

@@ -9,6 +9,7 @@ import pytest
 
 from mpizero.engine.config import TrainConfig
 from mpizero.engine.job import prepare
+from mpizero.engine.resolve import resolve
 from mpizero.engine.trainer import AGREEMENT_OPS, run_steps
 from mpizero.errors import ConfigError
 from tests.engine.plans import run_as_planned
@@ -69,7 +70,7 @@ def test_other_stages_gather_nothing_and_stay_as_they_are(group, stage):
 ])
 def test_impossible_depths(wrong, words):
     with pytest.raises(ConfigError, match=words):
-        TrainConfig(stage="3", **wrong).resolved()
+        resolve(TrainConfig(stage="3", **wrong))
 
 
 @pytest.mark.parametrize("wrap", ["layer", "block", "40kB", "1GB"])

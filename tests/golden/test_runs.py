@@ -18,6 +18,7 @@ import pytest
 from mpizero.engine.config import TrainConfig
 from mpizero.engine.export import whole_state
 from mpizero.engine.job import Job, prepare
+from mpizero.engine.resolve import resolve
 from mpizero.engine.task import Task
 from mpizero.engine.trainer import StepRecord, run_steps
 from mpizero.nn.gpt import gpt
@@ -50,7 +51,7 @@ RATE = 1e-12  # relative, of learning rates: a few float64 operations
 
 def fixed_task(config: TrainConfig) -> Task | None:
     """The GPT reads the text that golden.json was made from; None: what the configuration names."""
-    sizes = config.resolved().sizes
+    sizes = resolve(config).sizes
     return Task(gpt(sizes), FixedText(sizes.context, config.seed), target="token") if config.model == "gpt" else None
 
 
