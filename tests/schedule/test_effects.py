@@ -202,7 +202,7 @@ READERS = {
     "show": lambda actions, geometry: [show(action) for action in actions],
     "effect_of": lambda actions, geometry: [effect_of(action, geometry) for action in actions],
     "flow": lambda actions, geometry: list(flow(actions, geometry)),
-    "validate": lambda actions, geometry: validate(actions, geometry.wrapping, geometry.placement, geometry.mesh),
+    "validate": validate,
     "memory": plan_memory,
     "traffic": plan_traffic,
     "links": lambda actions, geometry: links.place(plan_traffic(actions, geometry), geometry, 2),
