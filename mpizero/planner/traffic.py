@@ -61,12 +61,12 @@ def sent_by(action: Action, effect: Effect, geometry: Geometry) -> Sent | None:
     """What `action` sends; None if it is no collective.
 
     A ring of n ranks passes each of n chunks on n - 1 times: once to reduce-scatter or gather, twice to all-reduce.
-    What a rank keeps of a unit is summed across replicas as so many shards, one ring for each, or not at all: see
+    Across replicas an owner sums its unit shard by shard, one ring each, and other ranks send nothing: see
     `Unit.all_reduce_shard`.
     """
     if effect.sends is None:
         return None
-    op, unit, extent, axis, passes = effect.sends
+    op, unit, extent, axis = effect.sends
     n = geometry.mesh.size(axis)
     if op == "broadcast":
         return _broadcast(action, unit, axis, geometry)
@@ -75,13 +75,14 @@ def sent_by(action: Action, effect: Effect, geometry: Geometry) -> Sent | None:
         return theirs and Sent(action, op, axis, 0, 0, path=theirs.busiest)
     elements = (n - 1) * (geometry.kept(unit, extent) // n)
     if op == "all_gather":
-        return Sent(action, op, axis, elements * geometry.itemsize, passes * (n - 1))
+        return Sent(action, op, axis, elements * geometry.itemsize, n - 1)
     reduced, summed = elements * geometry.wire_itemsize, elements * geometry.sum_itemsize
     straight = 0 if geometry.wire == geometry.sums else reduced
     if op == "reduce":
         home = 0 if geometry.owns(unit) else summed // (n - 1)
         return Sent(action, op, axis, reduced + home, n - 1 + (not geometry.owns(unit)), straight, home,
                     geometry.owner(unit), path=(reduced + summed, n) if n > 1 else None)
+    passes = 2 if op == "all_reduce" else 1
     rings = geometry.shards if extent is OWNED else 1
     return Sent(action, op, axis, reduced + (passes - 1) * summed, rings * passes * (n - 1), straight)
 

@@ -149,13 +149,11 @@ def test_what_is_summed_agreed_on_and_updated():
 
 
 @pytest.mark.parametrize("action, send, work", [
-    (Unshard(1), Send("all_gather", 1, REPLICATED, Axis.SHARD, 1), Work("all_gather", 1)),
-    (AllGatherParam(1), Send("all_gather", 1, REPLICATED, Axis.SHARD, 1), Work("all_gather", 1)),
-    (ReduceScatterGrad(1), Send("reduce_scatter", 1, REPLICATED, Axis.SHARD, 1),
-     Work("reduce_scatter", 1)),
-    (AllReduceGrad(1, Axis.REPLICATE), Send("all_reduce", 1, REPLICATED, Axis.REPLICATE, 2),
-     Work("all_reduce", 1)),
-    (AllReduceShard(1), Send("all_reduce", 1, SHARDED, Axis.REPLICATE, 2), Work("all_reduce_shard", 1)),
+    (Unshard(1), Send("all_gather", 1, REPLICATED, Axis.SHARD), Work("all_gather", 1)),
+    (AllGatherParam(1), Send("all_gather", 1, REPLICATED, Axis.SHARD), Work("all_gather", 1)),
+    (ReduceScatterGrad(1), Send("reduce_scatter", 1, REPLICATED, Axis.SHARD), Work("reduce_scatter", 1)),
+    (AllReduceGrad(1, Axis.REPLICATE), Send("all_reduce", 1, REPLICATED, Axis.REPLICATE), Work("all_reduce", 1)),
+    (AllReduceShard(1), Send("all_reduce", 1, SHARDED, Axis.REPLICATE), Work("all_reduce_shard", 1)),
     (Forward(1, 0), None, Work("forward", 1)),
     (Backward(1, 0), None, Work("backward", 1)),
     (OptimStep(1), None, Work("optim_step", 1)),
