@@ -91,7 +91,7 @@ def at_rest(geometry: Geometry) -> dict[str, int]:
 
 def fullest_and_emptiest(geometry: Geometry) -> tuple[Geometry, Geometry]:
     """Of the ranks that keep most and least between steps; they differ where units have owners."""
-    ranks = sorted(map(geometry.at, geometry.places), key=lambda each: -sum(at_rest(each).values()))
+    ranks = sorted(map(geometry.at, geometry.representatives), key=lambda each: -sum(at_rest(each).values()))
     return ranks[0], ranks[-1]
 
 

@@ -67,7 +67,7 @@ def _formula_of_owners(geometry: Geometry) -> int:
     total, shards, replicas = 0, geometry.shards, geometry.replicas
     for unit, layout in enumerate(geometry.wrapping.units):
         numel = layout.padded_numel
-        if geometry.owner(unit) != (geometry.place + 1) % shards:
+        if geometry.owner(unit) != (geometry.shard_rank + 1) % shards:
             total += geometry.itemsize * numel * sum((1 + segment.backward) * (unit in segment.units)
                                                      for segment in geometry.wrapping.segments)
         if not layout.frozen:

@@ -21,7 +21,7 @@ class Sent:
     """What an action makes a rank send along `axis`: `rounds` messages (more when chunks are cut up), nbytes in all.
 
     straight: of nbytes, those that go to each of the others alike, not to the next one along the axis. home: those that
-    go straight to the rank whose place along the axis is `owner`. path: (bytes, rounds) of the busiest link, where that
+    go straight to the rank that is number `owner` along the axis. path: (bytes, rounds) of the busiest link, where that
     is not this rank's alone: what time depends on.
     """
 
@@ -52,9 +52,9 @@ def plan_traffic(actions: Iterable[Action], geometry: Geometry) -> list[Sent]:
     return [sent for sent in found if sent is not None]
 
 
-def plan_traffic_by_place(actions: Sequence[Action], geometry: Geometry) -> dict[int, list[Sent]]:
-    """The same of a rank of each of `geometry.places`."""
-    return {place: plan_traffic(actions, geometry.at(place)) for place in geometry.places}
+def plan_traffic_by_shard_rank(actions: Sequence[Action], geometry: Geometry) -> dict[int, list[Sent]]:
+    """The same of each of `geometry.representatives`."""
+    return {shard_rank: plan_traffic(actions, geometry.at(shard_rank)) for shard_rank in geometry.representatives}
 
 
 def sent_by(action: Action, effect: Effect, geometry: Geometry) -> Sent | None:
@@ -93,30 +93,13 @@ def _broadcast(action: Action, unit: int, axis: Axis, geometry: Geometry) -> Sen
     n, nbytes = geometry.mesh.size(axis), geometry.itemsize * geometry.kept(unit, REPLICATED)
     if n == 1:
         return Sent(action, "broadcast", axis, 0, 0)
-    sends = (geometry.place + 1) % n != geometry.owner(unit)
+    sends = (geometry.shard_rank + 1) % n != geometry.owner(unit)
     return Sent(action, "broadcast", axis, nbytes * sends, int(sends),
                 path=(nbytes + (n - 2) * min(nbytes, CHAIN_SEGMENT), n - 1))
 
 
 def sent_bytes(sends: Iterable[Sent]) -> int:
     return sum(sent.nbytes for sent in sends)
-
-
-def sent_between(sends: Iterable[Sent], geometry: Geometry, hosts: Sequence[str], rank: int) -> int:
-    """Of the bytes that `rank` sends, those that leave its host. hosts: of each rank, a name.
-
-    A ring sends to the next rank along its axis only.
-    """
-    mesh = geometry.mesh
-
-    def leaving(send: Sent) -> int:
-        group = mesh.group(rank, send.axis)
-        ring = send.ring if hosts[mesh.successor(rank, send.axis)] != hosts[rank] else 0
-        home = send.home if hosts[group[send.owner]] != hosts[rank] else 0
-        far = sum(hosts[other] != hosts[rank] for other in group) if send.straight else 0
-        return ring + home + send.straight // max(mesh.size(send.axis) - 1, 1) * far
-
-    return sum(map(leaving, sends))
 
 
 def sent_by_op(sends: Iterable[Sent]) -> dict[str, int]:

@@ -208,13 +208,13 @@ class _Checker:
 
     def _update(self, unit: int) -> None:
         """An update reads a gradient on which all agree, once; from then on older parameters are stale."""
-        reduced, kept, keep = v.reduced(unit), kept_params(unit, self.geometry), self.geometry.placement
+        reduced, kept, placement = v.reduced(unit), kept_params(unit, self.geometry), self.geometry.placement
         _rule(self.agreed, "ranks have not agreed on the gradients")
         _rule(reduced not in self.used, f"{reduced} has been used for an update")
-        _rule(self.gradients[reduced].extent in (REPLICATED, keep.optim),
+        _rule(self.gradients[reduced].extent in (REPLICATED, placement.optim),
               f"{reduced} holds {_EXTENT[self.gradients[reduced].extent]} alone, and its optimizer updates "
-              f"{_EXTENT[keep.optim]}")
-        _rule(keep.params is REPLICATED or v.whole(unit) not in self.there,
+              f"{_EXTENT[placement.optim]}")
+        _rule(placement.params is REPLICATED or v.whole(unit) not in self.there,
               f"unit {unit} is gathered: the whole parameters would be old ones")
         self.used.add(reduced)
         self.version[kept] += 1

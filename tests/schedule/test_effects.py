@@ -203,7 +203,7 @@ READERS = {
     "validate": validate,
     "memory": plan_memory,
     "traffic": plan_traffic,
-    "links": lambda actions, geometry: links.place(plan_traffic(actions, geometry), geometry, 2),
+    "links": lambda actions, geometry: links.split({0: plan_traffic(actions, geometry)}, geometry, 2),
     "tiers": plan_tiers,
     "offload": lambda actions, geometry: plan_tiers(actions, geometry, OFFLOADS[1]),
     "timeline": lambda actions, geometry: simulate(actions, geometry, Costs()),
