@@ -216,7 +216,7 @@ def _fault_row(config: TrainConfig, world: Group) -> Row:
     forgetful = replace(job.lists, update=[action for action in job.lists.update
                                            if not isinstance(action, AllGatherParam)])
     try:
-        validate(forgetful.step(), job.wrapping, job.geometry.placement, job.geometry.mesh)
+        validate(forgetful.step(), job.geometry)
         refused = ""
     except IllegalSchedule as error:
         refused = str(error)

@@ -148,7 +148,7 @@ def hybrid(world: Any) -> Demo:
     """Demo 4. On ranks."""
     psi, steps = blocks().spec.psi, {shards: _sharded(blocks(), WORLD, shards) for shards in (1, 2, 4, 8, 16, 32, 64)}
     size = 2 * psi
-    placed = {shards: links.place(plan_traffic(step.lists.step(), step.geometry), step.geometry, HOST)
+    placed = {shards: links.split({0: plan_traffic(step.lists.step(), step.geometry)}, step.geometry, HOST)
               for shards, step in steps.items()}
     kept = {shards: plan_memory(step.lists.step(), step.geometry).after_backward_bytes
             for shards, step in steps.items()}

@@ -130,7 +130,7 @@ def run_without(world: Group, stage: str, steps: int, forgotten: type) -> dict[s
     lists = replace(job.lists, update=[action for action in job.lists.update if not isinstance(action, forgotten)])
     refused = ""
     try:
-        validate(lists.step(), job.wrapping, job.geometry.placement, job.geometry.mesh)
+        validate(lists.step(), job.geometry)
     except IllegalSchedule as error:
         refused = str(error)
     job, before = replace(job, lists=lists), [unit.param.copy() for unit in job.state.units]

@@ -151,7 +151,8 @@ def _check_host(setup: Setup, world: Group) -> None:
     """OutOfDeviceMemory where this host has no room for the model states of its ranks. Before any rank fills some of
     it."""
     actions, geometry, here = setup.lists.step(), setup.geometry, world.hosts[world.rank]
-    peaks = {place: plan_memory(actions, geometry.at(place)).peak_bytes for place in geometry.places}
+    peaks = {shard_rank: plan_memory(actions, geometry.at(shard_rank)).peak_bytes
+             for shard_rank in geometry.representatives}
     planned = [peaks[geometry.like(geometry.mesh.coordinate(rank, Axis.SHARD))]
                for rank, host in enumerate(world.hosts) if host == here]
     available = available_bytes()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import fields
 from statistics import fmean
 from typing import Any
 
@@ -51,9 +52,8 @@ def measured_costs(actions: Sequence[Action], ranks: Sequence[Row], geometry: Ge
 
     segments = [segment.name for segment in geometry.wrapping.segments]
     units = [unit.name for unit in geometry.wrapping.units]
-    return Costs(of("forward", segments), of("backward", segments), of("all_gather", units),
-                 of("reduce_scatter", units), of("all_reduce", units), of("all_reduce_shard", units),
-                 of("optim_step", units), of("broadcast", units), of("reduce", units))
+    return Costs(**{field.name: of(field.name, segments if field.name in ("forward", "backward") else units)
+                    for field in fields(Costs)})
 
 
 def _transfers(ranks: Sequence[Row], geometry: Geometry) -> Iterator[tuple[str, str, float]]:

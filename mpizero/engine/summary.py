@@ -149,7 +149,7 @@ def _traffic(job: Job, progress: Progress) -> dict[str, Any]:
         "sent_bytes_per_step": sum(progress.sent.get(op, 0) for op in planned),
         "messages_per_step": progress.messages,
         "between_hosts_bytes_per_step": progress.between,
-        "planned_between_hosts_bytes_per_step": sent_between(sends, job.geometry, job.world.hosts, job.world.rank),
+        "planned_between_hosts_bytes_per_step": sent_between(sends, job.geometry.mesh, job.world.hosts, job.world.rank),
         "by_op": progress.sent,
         "planned_sent_bytes_per_step": sum(planned.values()),
         "formula_sent_bytes_per_step": _formula_sent(job, progress),

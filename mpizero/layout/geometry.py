@@ -16,8 +16,8 @@ class Geometry:
     """A wrapped model under a placement on a mesh, stored in `dtype`, updated by `optimizer`.
 
     reduce_dtype: what gradients are sent as to be summed; None: as they are stored. sum_dtype: what their sums are made
-    and kept in; None: as sent. place: in its shard group, of the rank that all this is about; only where units are
-    OWNED do ranks of several places keep and send other bytes.
+    and kept in; None: as sent. shard_rank: number in its shard group of the rank that all this is about; only where
+    units are OWNED do ranks of a shard group keep and send other bytes.
     """
 
     wrapping: Wrapping
@@ -27,7 +27,7 @@ class Geometry:
     optimizer: OptimizerSpec = ADAM
     reduce_dtype: str | None = None
     sum_dtype: str | None = None
-    place: int = 0
+    shard_rank: int = 0
 
     @property
     def replicas(self) -> int:
@@ -75,24 +75,24 @@ class Geometry:
     # -- units that have an owner -------------------------------------------------------------------------------------
 
     def owner(self, unit: int) -> int:
-        """The place of the rank that keeps an OWNED unit: units go round the shard group."""
+        """The shard rank that keeps an OWNED unit: units go round the shard group."""
         return unit % self.shards
 
     def owns(self, unit: int) -> bool:
-        return self.owner(unit) == self.place
+        return self.owner(unit) == self.shard_rank
 
-    def like(self, place: int) -> int:
-        """The first place of which a rank keeps and sends what one of `place` does. A rank that owns nothing hands on
-        what it gets, but for the last one, after which the owner of the first unit comes."""
+    def like(self, shard_rank: int) -> int:
+        """The first shard rank that keeps and sends what `shard_rank` does. A rank that owns nothing hands on what it
+        gets, but for the last one, after which the owner of the first unit comes."""
         if self.placement.params is not OWNED:
             return 0
-        return place if place == self.shards - 1 else min(place, len(self.wrapping.units))
+        return shard_rank if shard_rank == self.shards - 1 else min(shard_rank, len(self.wrapping.units))
 
     @property
-    def places(self) -> list[int]:
-        """One for each kind of rank, see `like`."""
-        return sorted({self.like(place) for place in range(self.shards)})
+    def representatives(self) -> list[int]:
+        """A shard rank of each kind, see `like`."""
+        return sorted(set(map(self.like, range(self.shards))))
 
-    def at(self, place: int) -> Geometry:
-        """The same for a rank of another place."""
-        return self if place == self.place else replace(self, place=place)
+    def at(self, shard_rank: int) -> Geometry:
+        """The same for another shard rank."""
+        return self if shard_rank == self.shard_rank else replace(self, shard_rank=shard_rank)

@@ -48,7 +48,7 @@ def answer(options: Options) -> dict[str, Any]:
     plan = plan_memory(step.lists.step(), fullest)
     found, gpu = {**described(model, step), **_states(plan), **_formulas(step)}, gpu_of(options)
     if emptiest is not fullest:
-        found["places"] = {"fullest": fullest.place, "emptiest": emptiest.place}
+        found["places"] = {"fullest": fullest.shard_rank, "emptiest": emptiest.shard_rank}
         found["emptiest"] = _states(plan_memory(step.lists.step(), emptiest))
     if gpu is not None:
         found["gpu"] = {"name": gpu.name, "memory": gpu.memory, "left_bytes": gpu.memory - plan.peak_bytes}

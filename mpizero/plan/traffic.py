@@ -10,7 +10,7 @@ from mpizero.layout import OWNED
 from mpizero.papers.sharding import full_sharding, hybrid_sharding, hybrid_sharding_printed
 from mpizero.plan.options import Options, add_model, add_step, described, head, step_of, wrapped
 from mpizero.plan.rates import LINKS, add_machine, facts, machine_of, rates_text
-from mpizero.planner import formula_sent, formula_sizes, links, plan_traffic_by_place, sent_by_op, sent_bytes
+from mpizero.planner import formula_sent, formula_sizes, links, plan_traffic_by_shard_rank, sent_by_op, sent_bytes
 from mpizero.quantities import in_units
 from mpizero.schedule import Setup
 from mpizero.text import counted, table
@@ -29,11 +29,11 @@ def answer(options: Options) -> dict[str, Any]:
     """Keys sent_bytes (of the rank that sends most, as are by_op and messages), all_ranks_bytes, inter_, intra_ and
     host_bytes, seconds (one after the other), formulas, and what was asked."""
     model, step = step_of(options)
-    by_place = plan_traffic_by_place(step.lists.step(), step.geometry)
-    busiest = max(by_place, key=lambda place: sent_bytes(by_place[place]))
-    sends, step = by_place[busiest], replace(step, geometry=step.geometry.at(busiest))
+    by_shard_rank = plan_traffic_by_shard_rank(step.lists.step(), step.geometry)
+    busiest = max(by_shard_rank, key=lambda shard_rank: sent_bytes(by_shard_rank[shard_rank]))
+    sends, step = by_shard_rank[busiest], replace(step, geometry=step.geometry.at(busiest))
     per_host, machine = options["ranks_per_host"], machine_of(options)
-    placed = links.place_each(by_place, step.geometry, per_host)
+    placed = links.split(by_shard_rank, step.geometry, per_host)
     return {**described(model, step), "ranks_per_host": per_host, "hosts": placed.hosts,
             "sent_bytes": placed.sent_bytes, "all_ranks_bytes": sum(map(sum, placed.by_rank)),
             "inter_host_bytes": placed.inter_host_bytes, "intra_host_bytes": placed.intra_host_bytes,

@@ -91,7 +91,7 @@ def at_rest(geometry: Geometry) -> dict[str, int]:
 
 def fullest_and_emptiest(geometry: Geometry) -> tuple[Geometry, Geometry]:
     """Of the ranks that keep most and least between steps; they differ where units have owners."""
-    ranks = sorted(map(geometry.at, geometry.places), key=lambda each: -sum(at_rest(each).values()))
+    ranks = sorted(map(geometry.at, geometry.representatives), key=lambda each: -sum(at_rest(each).values()))
     return ranks[0], ranks[-1]
 
 
@@ -123,7 +123,7 @@ class _Books:
                     yield self.held[new]
 
     def _hold(self, storage: Storage, extent: Keep) -> bool:
-        """Whether it was not there before. extent: of a reduced gradient."""
+        """Whether it was not there before."""
         self.holders[storage] = self.holders.get(storage, 0) + 1
         if self.holders[storage] > 1:
             return False
@@ -145,24 +145,25 @@ class _Books:
     def size(self, storage: Storage, extent: Keep = SHARDED) -> Delta:
         """Its kind and bytes. extent: of a reduced gradient."""
         geometry, unit = self.geometry, storage.index
-        keep, size = geometry.placement, geometry.itemsize
+        placement, itemsize = geometry.placement, geometry.itemsize
         match storage.name:
             case Name.PART:
-                return PARAM, geometry.itemsize * geometry.kept(unit, REPLICATED)
+                return PARAM, itemsize * geometry.kept(unit, REPLICATED)
             case Name.WHOLE:
-                return PARAM if keep.params is REPLICATED else UNSHARDED_PARAM, size * geometry.kept(unit, REPLICATED)
+                kind = PARAM if placement.params is REPLICATED else UNSHARDED_PARAM
+                return kind, itemsize * geometry.kept(unit, REPLICATED)
             case Name.SHARD:
-                return PARAM, size * geometry.kept(unit, SHARDED)
+                return PARAM, itemsize * geometry.kept(unit, SHARDED)
             case Name.OWN:
-                return PARAM, size * geometry.kept(unit, OWNED)
+                return PARAM, itemsize * geometry.kept(unit, OWNED)
             case Name.STATES:
-                return OPTIM, geometry.optimizer_bytes * geometry.kept(unit, keep.optim)
+                return OPTIM, geometry.optimizer_bytes * geometry.kept(unit, placement.optim)
             case Name.GRAD:
-                return UNSHARDED_GRAD, size * geometry.kept(unit, REPLICATED)
+                return UNSHARDED_GRAD, itemsize * geometry.kept(unit, REPLICATED)
             case Name.REDUCED:
                 return GRAD, geometry.sum_itemsize * geometry.kept(unit, extent)
             case Name.GRAD_FP32:
-                return GRAD_FP32, 4 * update_block_numel(geometry.kept(unit, keep.optim))
+                return GRAD_FP32, 4 * update_block_numel(geometry.kept(unit, placement.optim))
             case _:
                 assert self.activations is not None
                 return ACTIVATION, storage_bytes(storage, self.activations)
@@ -171,23 +172,3 @@ class _Books:
 def _extent(value: Value, effect: Effect) -> Keep:
     """Of the unit, what a reduction makes."""
     return effect.sums.extent if effect.sums is not None and effect.sums.target == value else SHARDED
-
-
-def formula_after_backward(geometry: Geometry) -> int:
-    """The closed form of ZeRO sec. 5 (4 psi + 12 psi/N, 2 psi + 14 psi/N, 16 psi/N), of padded psi. Frozen parameters
-    are parameters alone: 2 psi, or 2 psi/N. Of units that have owners, 16 times what this rank owns.
-
-    With float32 sums it is 4 psi + 12 psi/N, 2 psi + 16 psi/N, 18 psi/N: stage 1 reduces later. Holds for one
-    microbatch, or for gradients reduced after each (stage 1 then keeps an accumulated shard beside its
-    whole gradient).
-    """
-    wrapping, keep = geometry.wrapping, geometry.placement
-
-    def kept(units: Iterable[int], keep: Keep) -> int:
-        return sum(geometry.kept(unit, keep) for unit in units)
-
-    reduced = keep.grads is keep.optim  # stage 1 reduces after backward, which makes whole gradients shards
-    grad_itemsize = geometry.sum_itemsize if reduced else geometry.itemsize
-    return (geometry.itemsize * kept(range(len(wrapping.units)), keep.params)
-            + grad_itemsize * kept(wrapping.trained, keep.grads)
-            + geometry.optimizer_bytes * kept(wrapping.trained, keep.optim))

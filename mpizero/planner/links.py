@@ -7,10 +7,10 @@ hosts leaves it at every rank.
 
 from __future__ import annotations
 
-import functools
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache, partial
 
 from mpizero.layout import Axis, Geometry, MeshShape
 from mpizero.machine import Route
@@ -29,14 +29,10 @@ class Links:
     by_rank: tuple[tuple[int, int], ...]  # inside, between
 
 
-def place(sends: Iterable[Sent], geometry: Geometry, ranks_per_host: int) -> Links:
-    """Split what is sent, by every rank alike, into inside and between hosts of `ranks_per_host` ranks."""
-    return place_each({0: sends}, geometry, ranks_per_host)
-
-
-def place_each(sends: Mapping[int, Iterable[Sent]], geometry: Geometry, ranks_per_host: int) -> Links:
-    """The same where not all ranks send alike. sends: of a rank of each of `geometry.places`."""
-    flows = {place: _flow(each) for place, each in sends.items()}
+def split(sends: Mapping[int, Iterable[Sent]], geometry: Geometry, ranks_per_host: int) -> Links:
+    """Split what each rank sends into inside and between hosts of `ranks_per_host` ranks. sends: of a rank of each of
+    `geometry.representatives`."""
+    flows = {shard_rank: _flow(each) for shard_rank, each in sends.items()}
     ranks = list(_ranks(flows, geometry, ranks_per_host))
     leaving: dict[int, int] = defaultdict(int)
     for rank, (_, between) in enumerate(ranks):
@@ -45,7 +41,13 @@ def place_each(sends: Mapping[int, Iterable[Sent]], geometry: Geometry, ranks_pe
                  max(leaving.values()), len(leaving), tuple(ranks))
 
 
-@functools.lru_cache(maxsize=1024)
+def sent_between(sends: Iterable[Sent], mesh: MeshShape, hosts: Sequence[str], rank: int) -> int:
+    """Of the bytes that `rank` sends, those that leave its host. hosts: of each rank, a name."""
+    return _between(_flow(sends), mesh, rank, hosts.__getitem__,
+                    lambda group: sum(hosts[other] == hosts[rank] for other in group))
+
+
+@lru_cache(maxsize=1024)
 def leaving(mesh: MeshShape, ranks_per_host: int) -> tuple[dict[Axis, int], ...]:
     """Along each axis, how many ranks send to another host: of three hosts, among which is the busiest.
 
@@ -65,7 +67,7 @@ def route(mesh: MeshShape, axis: Axis, ranks_per_host: int) -> Route:
 
 
 def leaving_bytes(sends: Iterable[Sent], mesh: MeshShape, ranks_per_host: int) -> int:
-    """Bytes of `sends` that leave the busiest host, all its ranks together: `place` without looking at each rank."""
+    """Bytes of `sends` that leave the busiest host, all its ranks together: `split` without looking at each rank."""
     by_axis: dict[Axis, int] = defaultdict(int)
     for send in sends:
         by_axis[send.axis] += send.nbytes
@@ -75,7 +77,7 @@ def leaving_bytes(sends: Iterable[Sent], mesh: MeshShape, ranks_per_host: int) -
 
 @dataclass(frozen=True)
 class _Flow:
-    """Bytes that a rank sends: by axis to the next rank, and to all others alike; by axis and place to an owner."""
+    """Bytes that a rank sends: by axis to the next rank, and to all others alike; by axis and owner to owners."""
 
     ring: Mapping[Axis, int]
     straight: Mapping[Axis, int]
@@ -100,18 +102,27 @@ def _flow(sends: Iterable[Sent]) -> _Flow:
 def _ranks(flows: Mapping[int, _Flow], geometry: Geometry, ranks_per_host: int) -> Iterator[tuple[int, int]]:
     """(bytes inside the host, bytes between hosts) of each rank."""
     mesh = geometry.mesh
+
+    def host_of(rank: int) -> int:
+        return rank // ranks_per_host
+
     for rank in range(mesh.ranks):
-        host, flow = rank // ranks_per_host, flows[geometry.like(mesh.coordinate(rank, Axis.SHARD))]
-        between = sum(nbytes for axis, nbytes in flow.ring.items()
-                      if mesh.successor(rank, axis) // ranks_per_host != host)
-        for axis, nbytes in flow.straight.items():
-            if nbytes:
-                group = mesh.group(rank, axis)
-                near = _count(group, host * ranks_per_host, (host + 1) * ranks_per_host)
-                between += nbytes // (len(group) - 1) * (len(group) - near)
-        between += sum(nbytes for (axis, owner), nbytes in flow.home.items()
-                       if nbytes and mesh.group(rank, axis)[owner] // ranks_per_host != host)
+        flow, begin = flows[geometry.like(mesh.coordinate(rank, Axis.SHARD))], rank - rank % ranks_per_host
+        between = _between(flow, mesh, rank, host_of, partial(_count, begin=begin, end=begin + ranks_per_host))
         yield flow.total - between, between
+
+
+def _between(flow: _Flow, mesh: MeshShape, rank: int, host_of: Callable[[int], Hashable],
+             near: Callable[[range], int]) -> int:
+    """Of the bytes that `rank` sends, those that leave its host. near: how many of a group are on that host."""
+    here = host_of(rank)
+    between = sum(nbytes for axis, nbytes in flow.ring.items() if host_of(mesh.successor(rank, axis)) != here)
+    for axis, nbytes in flow.straight.items():
+        if nbytes:
+            group = mesh.group(rank, axis)
+            between += nbytes // (len(group) - 1) * (len(group) - near(group))
+    return between + sum(nbytes for (axis, owner), nbytes in flow.home.items()
+                         if nbytes and host_of(mesh.group(rank, axis)[owner]) != here)
 
 
 def _count(ranks: range, begin: int, end: int) -> int:

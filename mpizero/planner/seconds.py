@@ -15,8 +15,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from mpizero.layout import Geometry
-from mpizero.machine import Route
+from mpizero.layout import Axis, Geometry
 from mpizero.planner.costs import update_seconds
 from mpizero.planner.links import route
 from mpizero.planner.question import Question
@@ -25,7 +24,6 @@ from mpizero.planner.traffic import Sent, sent_by
 from mpizero.schedule.actions import Action, Phase
 from mpizero.schedule.effects import Effect, effect_of
 
-INSIDE = Route(0)  # of a group of one rank
 OWN = ("compute", "memory")  # resources of the device itself; the others are links, and the host's CPUs
 LINKS = {"down": "PCIe down", "up": "PCIe up", "nvme": "NVMe"}
 
@@ -62,11 +60,11 @@ class Estimate:
 def loads(actions: Iterable[Action], geometry: Geometry) -> list[Load]:
     """The phases of a step. Reductions after backward may go on beside it, so they belong to it."""
     found: list[Load] = []
-    for place, action in enumerate(actions):
+    for number, action in enumerate(actions, 1):
         if isinstance(action, Phase) and action.name != "reduce":
             found.append(Load(action.name))
         load, effect = found[-1], effect_of(action, geometry)
-        load.end = place + 1
+        load.end = number
         if effect.sends is not None:
             load.sends.append((action, effect))
         elif effect.work is not None:
@@ -113,9 +111,9 @@ def _phase(question: Question, load: Load, sent: Iterable[Sent], geometry: Geome
         busy["CPU update"] += updated * question.sharing / machine.host_adam
     for link, nbytes in moves.items():
         busy[LINKS[link]] += nbytes / (machine.nvme_bandwidth if link == "nvme" else machine.host_bandwidth)
-    routes = {axis: route(mesh, axis, question.ranks_per_host) for axis in mesh.divided}
+    routes = {axis: route(mesh, axis, question.ranks_per_host) for axis in Axis}
     for send in sent:
-        way = routes.get(send.axis, INSIDE)
+        way = routes[send.axis]
         busy["inter-host" if way.leaving else "intra-host"] += machine.wire_seconds(*send.busiest, way)
     return busy
 

@@ -9,8 +9,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from mpizero.dtypes import ITEMSIZE
-from mpizero.layout import OWNED, REPLICATED, SHARDED, Axis, Geometry, Placement
+from mpizero.layout import OWNED, REPLICATED, Axis, Geometry
 from mpizero.schedule.actions import Action
 from mpizero.schedule.effects import Effect, effect_of
 
@@ -22,7 +21,7 @@ class Sent:
     """What an action makes a rank send along `axis`: `rounds` messages (more when chunks are cut up), nbytes in all.
 
     straight: of nbytes, those that go to each of the others alike, not to the next one along the axis. home: those that
-    go straight to the rank whose place along the axis is `owner`. path: (bytes, rounds) of the busiest link, where that
+    go straight to the rank that is number `owner` along the axis. path: (bytes, rounds) of the busiest link, where that
     is not this rank's alone: what time depends on.
     """
 
@@ -53,21 +52,21 @@ def plan_traffic(actions: Iterable[Action], geometry: Geometry) -> list[Sent]:
     return [sent for sent in found if sent is not None]
 
 
-def plan_traffic_by_place(actions: Sequence[Action], geometry: Geometry) -> dict[int, list[Sent]]:
-    """The same of a rank of each of `geometry.places`."""
-    return {place: plan_traffic(actions, geometry.at(place)) for place in geometry.places}
+def plan_traffic_by_shard_rank(actions: Sequence[Action], geometry: Geometry) -> dict[int, list[Sent]]:
+    """The same of each of `geometry.representatives`."""
+    return {shard_rank: plan_traffic(actions, geometry.at(shard_rank)) for shard_rank in geometry.representatives}
 
 
 def sent_by(action: Action, effect: Effect, geometry: Geometry) -> Sent | None:
     """What `action` sends; None if it is no collective.
 
     A ring of n ranks passes each of n chunks on n - 1 times: once to reduce-scatter or gather, twice to all-reduce.
-    What a rank keeps of a unit is summed across replicas as so many shards, one ring for each, or not at all: see
+    Across replicas an owner sums its unit shard by shard, one ring each, and other ranks send nothing: see
     `Unit.all_reduce_shard`.
     """
     if effect.sends is None:
         return None
-    op, unit, extent, axis, passes = effect.sends
+    op, unit, extent, axis = effect.sends
     n = geometry.mesh.size(axis)
     if op == "broadcast":
         return _broadcast(action, unit, axis, geometry)
@@ -76,13 +75,14 @@ def sent_by(action: Action, effect: Effect, geometry: Geometry) -> Sent | None:
         return theirs and Sent(action, op, axis, 0, 0, path=theirs.busiest)
     elements = (n - 1) * (geometry.kept(unit, extent) // n)
     if op == "all_gather":
-        return Sent(action, op, axis, elements * geometry.itemsize, passes * (n - 1))
+        return Sent(action, op, axis, elements * geometry.itemsize, n - 1)
     reduced, summed = elements * geometry.wire_itemsize, elements * geometry.sum_itemsize
     straight = 0 if geometry.wire == geometry.sums else reduced
     if op == "reduce":
         home = 0 if geometry.owns(unit) else summed // (n - 1)
         return Sent(action, op, axis, reduced + home, n - 1 + (not geometry.owns(unit)), straight, home,
                     geometry.owner(unit), path=(reduced + summed, n) if n > 1 else None)
+    passes = 2 if op == "all_reduce" else 1
     rings = geometry.shards if extent is OWNED else 1
     return Sent(action, op, axis, reduced + (passes - 1) * summed, rings * passes * (n - 1), straight)
 
@@ -93,7 +93,7 @@ def _broadcast(action: Action, unit: int, axis: Axis, geometry: Geometry) -> Sen
     n, nbytes = geometry.mesh.size(axis), geometry.itemsize * geometry.kept(unit, REPLICATED)
     if n == 1:
         return Sent(action, "broadcast", axis, 0, 0)
-    sends = (geometry.place + 1) % n != geometry.owner(unit)
+    sends = (geometry.shard_rank + 1) % n != geometry.owner(unit)
     return Sent(action, "broadcast", axis, nbytes * sends, int(sends),
                 path=(nbytes + (n - 2) * min(nbytes, CHAIN_SEGMENT), n - 1))
 
@@ -102,73 +102,8 @@ def sent_bytes(sends: Iterable[Sent]) -> int:
     return sum(sent.nbytes for sent in sends)
 
 
-def sent_between(sends: Iterable[Sent], geometry: Geometry, hosts: Sequence[str], rank: int) -> int:
-    """Of the bytes that `rank` sends, those that leave its host. hosts: of each rank, a name.
-
-    A ring sends to the next rank along its axis only.
-    """
-    mesh = geometry.mesh
-
-    def leaving(send: Sent) -> int:
-        group = mesh.group(rank, send.axis)
-        ring = send.ring if hosts[mesh.successor(rank, send.axis)] != hosts[rank] else 0
-        home = send.home if hosts[group[send.owner]] != hosts[rank] else 0
-        far = sum(hosts[other] != hosts[rank] for other in group) if send.straight else 0
-        return ring + home + send.straight // max(mesh.size(send.axis) - 1, 1) * far
-
-    return sum(map(leaving, sends))
-
-
 def sent_by_op(sends: Iterable[Sent]) -> dict[str, int]:
     totals: dict[str, int] = defaultdict(int)
     for sent in sends:
         totals[sent.op] += sent.nbytes
     return dict(totals)
-
-
-def formula_sizes(placement: Placement, volume: int, dtype: str, wire: str, sums: str) -> list[int]:
-    """Bytes of an element in each of the `volume` times that it is sent: a gradient to be summed, its sum where ranks
-    gather that, and parameters where they are gathered, once a step or, where they are sharded, twice."""
-    gathers = 2 if placement.params is not REPLICATED else 1 if placement.optim is SHARDED else 0
-    assert volume > gathers, f"{volume} psi are too few for {gathers} gathers and a reduction"
-    return [ITEMSIZE[name] for name in (wire, *[sums] * (volume - 1 - gathers), *[dtype] * gathers)]
-
-
-def formula_sent(geometry: Geometry, volume: int) -> int:
-    """Bytes a rank sends in a step of one microbatch: volume M (F-1)/F + 2 M/F (R-1)/R for M bytes of parameters.
-
-    Where gradients have other sizes on the wire or as sums, `formula_sizes` stands for `volume` times M per parameter;
-    across replicas both of theirs do. M is padded, of the parameters that train. volume: 2 or 3, of the strategy (ZeRO
-    sec. 7). Where parameters are sharded, a unit is gathered at each use: 2 M_u (F-1)/F more for each segment of a tied
-    one beyond the first; of a frozen one M_u (F-1)/F for each forward and each backward that reads it.
-    Where units have owners it is this rank's own: see `_formula_of_owners`.
-    """
-    if geometry.placement.params is OWNED:
-        return _formula_of_owners(geometry)
-    wrapping, shards, replicas = geometry.wrapping, geometry.shards, geometry.replicas
-    trained = sum(wrapping.units[unit].padded_numel for unit in wrapping.trained)
-    sizes = formula_sizes(geometry.placement, volume, geometry.dtype, geometry.wire, geometry.sums)
-    inside = sum(sizes) * trained
-    if geometry.placement.params is SHARDED:
-        inside -= 2 * trained * geometry.itemsize  # a gather for forward and one for backward: counted where they are
-        inside += geometry.itemsize * sum((1 + segment.backward) * wrapping.units[unit].padded_numel
-                                          for segment in wrapping.segments for unit in segment.units)
-    across = (geometry.wire_itemsize + geometry.sum_itemsize) * (replicas - 1) * (trained // (shards * replicas))
-    return inside // shards * (shards - 1) + across
-
-
-def _formula_of_owners(geometry: Geometry) -> int:
-    """Of each unit: M_u at each use, unless its owner comes next; if it trains M_u (F-1)/F to be summed, and M_u/F of
-    the sum to its owner, or from its owner 2 M_u (R-1)/R across replicas. Mean of ranks without replicas, no unit tied
-    or frozen: (3 + 1/N) M (N-1)/N."""
-    total, shards, replicas = 0, geometry.shards, geometry.replicas
-    for unit, layout in enumerate(geometry.wrapping.units):
-        numel = layout.padded_numel
-        if geometry.owner(unit) != (geometry.place + 1) % shards:
-            total += geometry.itemsize * numel * sum((1 + segment.backward) * (unit in segment.units)
-                                                     for segment in geometry.wrapping.segments)
-        if not layout.frozen:
-            total += geometry.wire_itemsize * (shards - 1) * (numel // shards)
-            total += ((geometry.wire_itemsize + geometry.sum_itemsize) * (replicas - 1) * (numel // replicas)
-                      if geometry.owns(unit) else geometry.sum_itemsize * (numel // shards))
-    return total

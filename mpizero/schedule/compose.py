@@ -142,7 +142,7 @@ def schedule(strategy: Strategy, geometry: Geometry, settings: StepSettings) -> 
     step, skipped = lists.step(), lists.step(skipped=True)
     # two steps in a row: one may leave behind what only the next one shows
     for actions in ([*step, *step], [*skipped, *step], lists.evaluate):
-        validate(actions, wrapping, strategy.placement, mesh, limit)
+        validate(actions, geometry, limit)
     if wrapping.units and all(effect_of(action, geometry).updates is None for action in lists.update):
         raise IllegalSchedule("the list of updates has none: the model would never learn")
     return lists

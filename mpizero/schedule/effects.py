@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import NamedTuple, assert_never
+from typing import Any, NamedTuple, assert_never
 
 from mpizero.layout.geometry import Geometry
 from mpizero.layout.mesh import Axis
@@ -56,13 +56,12 @@ class Sum(NamedTuple):
 
 class Send(NamedTuple):
     """What goes along `axis`, in a ring unless it comes from the unit's owner (broadcast) or goes there (reduce).
-    extent: of the unit, what is sent; passes: 1 to gather, reduce-scatter or broadcast, 2 to all-reduce or reduce."""
+    extent: of the unit, what is sent."""
 
     op: str
     unit: int
     extent: Keep
     axis: Axis
-    passes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,40 +187,38 @@ def _collective(action: Collective, geometry: Geometry) -> Effect:
     """What happens between ranks."""
     match action:
         case Unshard(unit, axis):
-            return Effect(reads=(v.shard(unit),), makes=(v.whole(unit),),
-                          sends=Send("all_gather", unit, REPLICATED, axis, 1),
-                          work=Work("all_gather", unit))
+            return Effect(reads=(v.shard(unit),), makes=(v.whole(unit),), **_sent("all_gather", unit, REPLICATED, axis))
         case Broadcast(unit, axis):
-            return Effect(reads=(v.own(unit),), makes=(v.whole(unit),),
-                          sends=Send("broadcast", unit, REPLICATED, axis, 1), work=Work("broadcast", unit))
+            return Effect(reads=(v.own(unit),), makes=(v.whole(unit),), **_sent("broadcast", unit, REPLICATED, axis))
         case AllGatherParam(unit, axis):
             part = v.part(unit)
-            return Effect(reads=(part,), becomes=(part, v.whole(unit)),
-                          sends=Send("all_gather", unit, REPLICATED, axis, 1), work=Work("all_gather", unit))
+            return Effect(reads=(part,), becomes=(part, v.whole(unit)), **_sent("all_gather", unit, REPLICATED, axis))
         case ReduceScatterGrad(unit, axis):
             grad, reduced = v.grad(unit), v.reduced(unit)
             return Effect(reads=(grad,), adds=(reduced,), frees=(grad,), sums=Sum(grad, reduced, axis, SHARDED),
-                          sends=Send("reduce_scatter", unit, REPLICATED, axis, 1),
-                          work=Work("reduce_scatter", unit))
+                          **_sent("reduce_scatter", unit, REPLICATED, axis))
         case ReduceGrad(unit, axis):
             grad, reduced = v.grad(unit), v.reduced(unit)
             return Effect(reads=(grad,), adds=(reduced,), frees=(grad,), sums=Sum(grad, reduced, axis, OWNED),
-                          sends=Send("reduce", unit, REPLICATED, axis, 2), work=Work("reduce", unit))
+                          **_sent("reduce", unit, REPLICATED, axis))
         case AllReduceGrad(unit, axis):
             grad, reduced = v.grad(unit), v.reduced(unit)
             effect = Effect(reads=(grad,), sums=Sum(grad, reduced, axis, REPLICATED),
-                            sends=Send("all_reduce", unit, REPLICATED, axis, 2),
-                            work=Work("all_reduce", unit))
+                            **_sent("all_reduce", unit, REPLICATED, axis))
             if geometry.sums != geometry.dtype:  # the sum needs storage of its own
                 return replace(effect, adds=(reduced,), frees=(grad,))
             return replace(effect, becomes=(grad, reduced))
         case AllReduceShard(unit, axis):
             reduced, extent = v.reduced(unit), OWNED if geometry.placement.optim is OWNED else SHARDED
             return Effect(reads=(reduced,), sums=Sum(reduced, reduced, axis, extent),
-                          sends=Send("all_reduce", unit, extent, axis, 2),
-                          work=Work("all_reduce_shard", unit))
+                          **_sent("all_reduce", unit, extent, axis, kind="all_reduce_shard"))
         case _:
             assert_never(action)
+
+
+def _sent(op: str, unit: int, extent: Keep, axis: Axis, kind: str | None = None) -> dict[str, Any]:
+    """What a collective adds to an effect. kind: of its work, where `op` does not name it."""
+    return {"sends": Send(op, unit, extent, axis), "work": Work(kind or op, unit)}
 
 
 def kept_params(unit: int, geometry: Geometry) -> Value:
@@ -231,8 +228,8 @@ def kept_params(unit: int, geometry: Geometry) -> Value:
 
 def _updates_a_part(geometry: Geometry) -> bool:
     """Whether a rank keeps whole parameters, but updates its own part of them alone."""
-    keep = geometry.placement
-    return keep.params is REPLICATED and keep.optim is SHARDED and geometry.mesh.size(Axis.SHARD) > 1
+    placement = geometry.placement
+    return placement.params is REPLICATED and placement.optim is SHARDED and geometry.mesh.size(Axis.SHARD) > 1
 
 
 def resting(geometry: Geometry) -> frozenset[Value]:

@@ -8,9 +8,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from mpizero.layout.geometry import Geometry
-from mpizero.layout.mesh import Axis, MeshShape
-from mpizero.layout.placement import OWNED, REPLICATED, SHARDED, Keep, Placement
-from mpizero.layout.wrapping import Wrapping
+from mpizero.layout.mesh import Axis
+from mpizero.layout.placement import OWNED, REPLICATED, SHARDED, Keep
 from mpizero.schedule import values as v
 from mpizero.schedule.actions import Action, show
 from mpizero.schedule.effects import (
@@ -33,19 +32,18 @@ class IllegalSchedule(AssertionError):
     """An action at a moment when it must not come. Names the action, its place in the list, and the rule."""
 
 
-def validate(actions: Iterable[Action], wrapping: Wrapping, placement: Placement, mesh: MeshShape = MeshShape(),
-             limit: int | None = None) -> None:
+def validate(actions: Iterable[Action], geometry: Geometry, limit: int | None = None) -> None:
     """Raise `IllegalSchedule` unless every action is legal where it stands and what rests is reached again, all of it
     current.
 
     actions: of one step or of several in a row. limit: units that may be gathered at once, unless a segment needs more.
     """
-    checker = _Checker(Geometry(wrapping, placement, mesh), limit)
-    for place, action in enumerate(actions):
+    checker = _Checker(geometry, limit)
+    for number, action in enumerate(actions):
         try:
             checker.act(effect_of(action, checker.geometry))
         except IllegalSchedule as error:
-            raise IllegalSchedule(f"action {place}, {show(action)}: {error}") from None
+            raise IllegalSchedule(f"action {number}, {show(action)}: {error}") from None
     try:
         checker.finish()
     except IllegalSchedule as error:
@@ -210,13 +208,13 @@ class _Checker:
 
     def _update(self, unit: int) -> None:
         """An update reads a gradient on which all agree, once; from then on older parameters are stale."""
-        reduced, kept, keep = v.reduced(unit), kept_params(unit, self.geometry), self.geometry.placement
+        reduced, kept, placement = v.reduced(unit), kept_params(unit, self.geometry), self.geometry.placement
         _rule(self.agreed, "ranks have not agreed on the gradients")
         _rule(reduced not in self.used, f"{reduced} has been used for an update")
-        _rule(self.gradients[reduced].extent in (REPLICATED, keep.optim),
+        _rule(self.gradients[reduced].extent in (REPLICATED, placement.optim),
               f"{reduced} holds {_EXTENT[self.gradients[reduced].extent]} alone, and its optimizer updates "
-              f"{_EXTENT[keep.optim]}")
-        _rule(keep.params is REPLICATED or v.whole(unit) not in self.there,
+              f"{_EXTENT[placement.optim]}")
+        _rule(placement.params is REPLICATED or v.whole(unit) not in self.there,
               f"unit {unit} is gathered: the whole parameters would be old ones")
         self.used.add(reduced)
         self.version[kept] += 1

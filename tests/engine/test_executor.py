@@ -74,7 +74,7 @@ def test_wrong_lists_are_refused_and_do_not_run(group, change):
     job = prepare(CONFIG, group)
     lists = replace(job.lists, accumulate=change(list(job.lists.accumulate)))
     with pytest.raises(IllegalSchedule, match="which is not there"):
-        validate(lists.step(), job.wrapping, job.geometry.placement, job.geometry.mesh)
+        validate(lists.step(), job.geometry)
     with pytest.raises(AssertionError, match="is not there"):
         run_steps(replace(job, lists=lists))
 

@@ -56,7 +56,7 @@ def test_bytes_between_hosts_are_counted_as_planned(world, hosts, stage, shards,
     assert between == [row["planned_between_hosts_bytes_per_step"] for row in rows]
     assert any(between) == (hosts != "aaaa")
     if hosts != "aaab":
-        placed = links.place(plan_traffic(job.lists.step(), job.geometry), job.geometry, hosts.count("a"))
+        placed = links.split({0: plan_traffic(job.lists.step(), job.geometry)}, job.geometry, hosts.count("a"))
         assert between == [far for _, far in placed.by_rank]
 
 

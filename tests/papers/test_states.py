@@ -41,7 +41,7 @@ def test_float32_sums_in_words():
 
 def mean_of_ranks(geometry):
     """Where units have owners, no rank holds as much as another."""
-    return sum(formula_after_backward(geometry.at(place)) for place in range(geometry.shards)) / geometry.shards
+    return sum(formula_after_backward(geometry.at(rank)) for rank in range(geometry.shards)) / geometry.shards
 
 
 @pytest.mark.parametrize("dtype, sums", [("float16", None), ("float32", None), ("float16", "float32")])

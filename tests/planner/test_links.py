@@ -7,7 +7,7 @@ import pytest
 from mpizero.layout import Axis
 from mpizero.machine import LECTURE
 from mpizero.papers.sharding import full_sharding, hybrid_sharding
-from mpizero.planner import links, plan_traffic_by_place, sent_bytes
+from mpizero.planner import links, plan_traffic_by_shard_rank, sent_bytes
 from mpizero.planner.model import blocks
 from mpizero.schedule import STRATEGIES
 from tests.schedule.toys import chain, step
@@ -17,8 +17,8 @@ M = 25_493_504_000
 
 def placed(spec, ranks, shards, ranks_per_host, stage="3", **options):
     actions, geometry = step(stage, spec, ranks, shards, **options)
-    sends = plan_traffic_by_place(actions, geometry)
-    return links.place_each(sends, geometry, ranks_per_host), max(map(sent_bytes, sends.values()))
+    sends = plan_traffic_by_shard_rank(actions, geometry)
+    return links.split(sends, geometry, ranks_per_host), max(map(sent_bytes, sends.values()))
 
 
 def test_13b_on_8_hosts_of_8():

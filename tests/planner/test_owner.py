@@ -8,8 +8,8 @@ from mpizero.comm import ring
 from mpizero.layout import Axis
 from mpizero.machine import Machine, Route
 from mpizero.planner import (
-    formula_after_backward, formula_sent, fullest_and_emptiest, links, plan_memory, plan_traffic_by_place, sent_between,
-    sent_bytes,
+    formula_after_backward, formula_sent, fullest_and_emptiest, links, plan_memory, plan_traffic_by_shard_rank,
+    sent_between, sent_bytes,
 )
 from mpizero.planner.costs import Costs, machine_costs
 from mpizero.planner.model import PlannedModel
@@ -22,8 +22,8 @@ M = 2 * 12  # bytes of a unit of 12 elements
 
 
 def sends_of(action, geometry):
-    """Of each place of the shard group: bytes, messages, bytes to the owner, and the busiest link."""
-    found = [plan_traffic([action], geometry.at(place))[0] for place in range(geometry.shards)]
+    """Of each rank of the shard group: bytes, messages, bytes to the owner, and the busiest link."""
+    found = [plan_traffic([action], geometry.at(rank))[0] for rank in range(geometry.shards)]
     return [(sent.nbytes, sent.rounds, sent.home, sent.busiest) for sent in found]
 
 
@@ -59,20 +59,20 @@ def test_one_rank_sends_nothing():
 def test_ranks_that_own_nothing_are_alike_but_for_the_last():
     """Behind the last one the owner of the first unit comes, so a chain ends there."""
     made = setup("3-broadcast", chain((8, 12)), 6)
-    assert made.geometry.places == [0, 1, 2, 5] and [made.geometry.like(place) for place in range(6)] == [
-        0, 1, 2, 2, 2, 5]
+    assert made.geometry.representatives == [0, 1, 2, 5]
+    assert [made.geometry.like(rank) for rank in range(6)] == [0, 1, 2, 2, 2, 5]
     assert [made.geometry.owner(unit) for unit in range(2)] == [0, 1]
-    by_place = plan_traffic_by_place(made.lists.step(), made.geometry)
-    assert sorted(by_place) == [0, 1, 2, 5]
-    for place in range(6):
-        sends = plan_traffic(made.lists.step(), made.geometry.at(place))
-        assert [send.nbytes for send in sends] == [send.nbytes for send in by_place[made.geometry.like(place)]]
-    assert setup("3", chain((8, 12)), 6).geometry.places == [0]
+    by_shard_rank = plan_traffic_by_shard_rank(made.lists.step(), made.geometry)
+    assert sorted(by_shard_rank) == [0, 1, 2, 5]
+    for rank in range(6):
+        sends = plan_traffic(made.lists.step(), made.geometry.at(rank))
+        assert [send.nbytes for send in sends] == [send.nbytes for send in by_shard_rank[made.geometry.like(rank)]]
+    assert setup("3", chain((8, 12)), 6).geometry.representatives == [0]
 
 
 def test_the_fullest_and_the_emptiest():
     fullest, emptiest = fullest_and_emptiest(step("3-broadcast", mlp5(), 4)[1])
-    assert (fullest.place, emptiest.place) == (1, 0)  # 9,312 elements; 3,168 + 1,552
+    assert (fullest.shard_rank, emptiest.shard_rank) == (1, 0)  # 9,312 elements; 3,168 + 1,552
     assert [formula_after_backward(each) for each in (fullest, emptiest)] == [16 * 9312, 16 * 4720]
     actions, alike = step("3", mlp5(), 4)
     assert fullest_and_emptiest(alike) == (alike, alike) and plan_memory(actions, alike).at_rest_bytes == 14 * 8164
@@ -97,14 +97,14 @@ def test_what_leaves_a_host():
     chain ends at 5; ranks 4 and 5 send their parts of the sum to rank 0."""
     made = setup("3-broadcast", chain((12,)), 6)
     ring_bytes, part = 5 * M // 6, M // 6
-    found = links.place_each(plan_traffic_by_place(made.lists.step(), made.geometry), made.geometry, 4)
+    found = links.split(plan_traffic_by_shard_rank(made.lists.step(), made.geometry), made.geometry, 4)
     inside = 2 * M + ring_bytes + part
     assert found.by_rank == ((inside - part, 0), (inside, 0), (inside, 0), (part, 2 * M + ring_bytes),
                              (2 * M + ring_bytes, part), (0, ring_bytes + part))
     assert found.sent_bytes == inside and found.host_bytes == 2 * M + ring_bytes
     for rank, (_, between) in enumerate(found.by_rank):
         geometry = made.geometry.at(rank)
-        assert sent_between(plan_traffic(made.lists.step(), geometry), geometry, "aaaabb", rank) == between
+        assert sent_between(plan_traffic(made.lists.step(), geometry), geometry.mesh, "aaaabb", rank) == between
 
 
 def test_seconds():

@@ -37,7 +37,7 @@ def test_lists_are_those_of_a_run(stage, size):
         assert candidate.geometry == step.geometry and candidate._step[0] == actions
         sends = [sent for phase in candidate.sends for sent in phase]
         assert sends == plan_traffic(actions, step.geometry)
-        placed = links.place(sends, step.geometry, 4)
+        placed = links.split({0: sends}, step.geometry, 4)
         assert (sent_bytes(sends), links.leaving_bytes(sends, step.geometry.mesh, 4)) == (
             placed.sent_bytes, placed.host_bytes)
 
@@ -52,7 +52,7 @@ def test_what_leaves_hosts(ranks):
         sends = [sent for sent in one if sent.axis in geometry.mesh.divided]
         for per_host in range(1, ranks + 2):
             assert links.leaving_bytes(sends, geometry.mesh, per_host) == (
-                links.place(sends, geometry, per_host).host_bytes), (size, per_host)
+                links.split({0: sends}, geometry, per_host).host_bytes), (size, per_host)
             for axis in Axis:
                 most = max(Counter(rank // per_host for rank in range(ranks) if rank // per_host
                                    != geometry.mesh.successor(rank, axis) // per_host).values(), default=0)

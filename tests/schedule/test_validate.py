@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from importlib import import_module
 
 import pytest
 
 from mpizero.layout import Axis
-from mpizero.schedule import STRATEGIES, IllegalSchedule
+from mpizero.schedule import STRATEGIES, IllegalSchedule, effect_of
+from mpizero.schedule import values as v
 from mpizero.schedule.actions import (
     AllGatherParam, AllReduceGrad, AllReduceShard, Backward, Forward, FreeGrad, LoadBatch, Loss, LossBackward,
     OptimStep, Phase, ReduceScatterGrad, Reshard, Unshard,
@@ -143,3 +145,16 @@ def test_the_place_of_a_mistake_is_told():
     actions, geometry = step("2", chain(), 4)
     with pytest.raises(IllegalSchedule, match=r"^action 2, Forward\(0, mb=0\): it reads x\[0, mb=0\]"):
         check([actions[0], Phase("forward"), *actions[2:]], geometry)
+
+
+def test_the_effects_are_those_of_the_dtypes_that_run(monkeypatch):
+    """A float32 sum of float16 gradients needs storage of its own; a float16 one takes theirs."""
+    seen = []
+    monkeypatch.setattr(import_module("mpizero.schedule.validate"), "effect_of",
+                        lambda *asked: seen.append(effect_of(*asked)) or seen[-1])
+    for sums, expected in (("float32", ((v.reduced(0),), None, (v.grad(0),))),
+                           ("float16", ((), (v.grad(0), v.reduced(0)), ()))):
+        seen.clear()
+        step("0", chain(), 4, sum_dtype=sums)
+        assert {(effect.adds, effect.becomes, effect.frees) for effect in seen
+                if effect.sums is not None and effect.sums.source == v.grad(0)} == {expected}

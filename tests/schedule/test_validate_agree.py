@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from mpizero.layout import REPLICATED, SHARDED, Axis, Placement
-from mpizero.schedule import STRATEGIES, IllegalSchedule, StepSettings, schedule, validate
+from mpizero.schedule import STRATEGIES, IllegalSchedule, StepSettings, schedule
 from mpizero.schedule.actions import (
     Agree, AllReduceGrad, AllReduceShard, Backward, Forward, FreeGrad, LoadBatch, Loss, LossBackward,
     OptimStep, Phase, ReduceScatterGrad,
@@ -105,15 +105,14 @@ MIXED = Placement(params=REPLICATED, grads=REPLICATED, optim=REPLICATED)
 
 
 def test_an_optimizer_that_updates_the_whole_unit_needs_the_whole_gradient():
-    _, geometry = step("2", chain((8,)), 4)
+    mixed, hybrid = (replace(step("2", chain((8,)), 4, shards)[1], placement=MIXED) for shards in (4, 2))
     begin = [LoadBatch(0), Forward(0, 0), Loss(0), LossBackward(0), Backward(0, 0)]
     end = [Agree(), OptimStep(0), FreeGrad(0)]
     with pytest.raises(IllegalSchedule, match="holds this rank's shard alone"):
-        validate([*begin, ReduceScatterGrad(0), *end], geometry.wrapping, MIXED, geometry.mesh)
-    validate([*begin, AllReduceGrad(0, Axis.SHARD), *end], geometry.wrapping, MIXED, geometry.mesh)
-    _, hybrid = step("2", chain((8,)), 4, 2)
+        check([*begin, ReduceScatterGrad(0), *end], mixed)
+    check([*begin, AllReduceGrad(0, Axis.SHARD), *end], mixed)
     with pytest.raises(IllegalSchedule, match="holds this rank's shard alone"):
-        validate([*begin, AllReduceGrad(0, Axis.SHARD), AllReduceShard(0), *end], hybrid.wrapping, MIXED, hybrid.mesh)
+        check([*begin, AllReduceGrad(0, Axis.SHARD), AllReduceShard(0), *end], hybrid)
 
 
 @pytest.mark.parametrize("first, second", [(0, 1), (1, 0)])

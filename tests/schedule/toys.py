@@ -40,4 +40,4 @@ def step(*arguments, **options) -> tuple[list[Action], Geometry]:
 
 def check(actions: Iterable[Action], geometry: Geometry, limit: int | None = None) -> None:
     """IllegalSchedule unless the validator accepts `actions`."""
-    validate(actions, geometry.wrapping, geometry.placement, geometry.mesh, limit)
+    validate(actions, geometry, limit)
