@@ -9,17 +9,20 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from mpizero.cli import Parser, on_rank_0, spelled
-from mpizero.comm import run_main, start
+from mpizero.comm import Group, run_main, start
 from mpizero.comm.benchmark import Row, measure
 from mpizero.engine import overhead
 from mpizero.engine.alike import compare_flags
 from mpizero.engine.config import TrainConfig
 from mpizero.engine.resolve import resolve
 from mpizero.errors import ConfigError
+from mpizero.memory.host import available_bytes
 from mpizero.output import check_writable, write_json
-from mpizero.quantities import parse_bytes
+from mpizero.quantities import in_units, parse_bytes
 from mpizero.schedule import STRATEGIES
-from mpizero.text import table
+from mpizero.text import counted, table
+
+ARRAYS = 4  # of the size measured, that a rank has: flat, whole, and parts of both
 
 EXAMPLE = """examples:
   mpirun -n 4 python -m mpizero.bench collectives --sizes 1MiB,16MiB,64MiB --repeat 21 --json collectives.json
@@ -79,6 +82,7 @@ def run_collectives(options: Any) -> int:
     world = start()
     compare_flags(vars(options), world)
     on_rank_0(world, lambda: check_writable("--json", options.json))
+    _check_memory(world, max(sizes))
     rows = measure(world, sizes, options.dtype, options.repeat, options.in_place)
     if world.rank == 0:
         print(f"{world.library}, {world.size} ranks on {len(set(world.hosts))} host(s); medians of {options.repeat}")
@@ -86,6 +90,15 @@ def run_collectives(options: Any) -> int:
         if options.json:
             write_json(options.json, {"rows": [asdict(row) for row in rows]})
     return 0
+
+
+def _check_memory(world: Group, size: int) -> None:
+    """ConfigError where this host has no room for the arrays of all its ranks."""
+    ranks, room = world.hosts.count(world.hosts[world.rank]), available_bytes()
+    if room is not None and ARRAYS * size * ranks > room:
+        raise ConfigError(f"--sizes {size_text(size)}: {counted(ranks, 'rank')} on this host would take "
+                          f"{in_units(ARRAYS * size * ranks)} for their arrays, but it has {in_units(room)} of memory "
+                          "left: use a smaller size")
 
 
 def run_step(options: Any) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import sys
 import textwrap
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -223,27 +223,28 @@ def _formula(summary: Mapping[str, Any]) -> str:
     """What the papers say of it; "" where they speak of other steps, or other bytes were sent."""
     if any(rank["sent_bytes_per_step"] != rank["formula_sent_bytes_per_step"] for rank in summary["traffic"]):
         return ""
-    placement = STRATEGIES[summary["stage"]].placement
-    shards, replicas, size = summary["shard_size"], summary["replicas"], ITEMSIZE[summary["dtype"]]
-    volume, psi = STRATEGIES[summary["stage"]].volume, f"psi = {summary['trained_padded_psi']:,} with padding"
-    if summary["frozen_psi"]:
-        gathered = placement.params is not REPLICATED
-        psi += ", of what trains" + (", and the gathers of what is frozen" if gathered else "")
+    placement, volume = STRATEGIES[summary["stage"]].placement, STRATEGIES[summary["stage"]].volume
+    shards, replicas, more = summary["shard_size"], summary["replicas"], summary["gathered_more"]
+    psi = f"psi = {summary['trained_padded_psi']:,} with padding{', of what trains' if summary['frozen_psi'] else ''}"
     dtypes = [summary[name] for name in ("dtype", "reduce_dtype", "sum_dtype")]
     sizes = formula_sizes(placement, volume, *dtypes)
-    each = " + ".join(map(str, sizes))
     if placement.params is OWNED:
         return _of_owners(sizes, dtypes[-1], shards, replicas, psi)
-    if len(set(dtypes)) > 1 and shards > 1 and replicas > 1:
-        across = " + ".join(str(ITEMSIZE[name]) for name in dtypes[1:])
-        return (f"= ({each}) (F-1)/F psi + ({across}) (R-1)/R psi/F bytes: F = {shards} shards, R = {replicas} "
-                f"replicas, {psi}")
+    times, across, each, what = str(volume), "2", "", f"elements of {ITEMSIZE[summary['dtype']]} bytes"
     if len(set(dtypes)) > 1:
-        return f"= ({each}) bytes x (N-1)/N psi elements: N = {shards * replicas}, {psi}"
-    if shards > 1 and replicas > 1:
-        return (f"= {volume} (F-1)/F psi + 2 (R-1)/R psi/F elements of {size} bytes: F = {shards} shards, "
-                f"R = {replicas} replicas, {psi}")
-    return f"= {volume if shards > 1 else 2} (N-1)/N psi elements of {size} bytes: N = {shards * replicas}, {psi}"
+        times, across, each, what = _sum(sizes), _sum(map(ITEMSIZE.__getitem__, dtypes[1:])), f"{sizes[-1]} ", "bytes"
+    if shards == 1:
+        return f"= {across} (N-1)/N psi {what}: N = {replicas}, {psi}"
+    share, sizes_of = ("(N-1)/N", f"N = {shards}") if replicas == 1 else (
+        "(F-1)/F", f"F = {shards} shards, R = {replicas} replicas")
+    terms = [f"{times} {share} psi", *([f"{each}{share} g"] if more else []),
+             *([f"{across} (R-1)/R psi/F"] if replicas > 1 else [])]
+    note = f", g = {more:,} gathered more: a tied unit at each further use, and what is frozen" if more else ""
+    return f"= {' + '.join(terms)} {what}: {sizes_of}, {psi}{note}"
+
+
+def _sum(sizes: Iterable[int]) -> str:
+    return f"({' + '.join(map(str, sizes))})"
 
 
 def _of_owners(sizes: Sequence[int], sum_dtype: str, shards: int, replicas: int, psi: str) -> str:

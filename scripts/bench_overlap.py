@@ -35,7 +35,8 @@ from mpizero.engine.summary import summarise  # noqa: E402
 from mpizero.engine.trainer import Progress, run_steps  # noqa: E402
 from mpizero.errors import ConfigError  # noqa: E402
 from mpizero.machine import Machine  # noqa: E402
-from mpizero.output import write_json  # noqa: E402
+from mpizero.cli import on_rank_0  # noqa: E402
+from mpizero.output import check_writable, write_json  # noqa: E402
 from mpizero.plan.measured import read_machine  # noqa: E402
 from mpizero.plan.options import argument_type  # noqa: E402
 from mpizero.plan.rates import RATES, machine_of  # noqa: E402
@@ -87,7 +88,11 @@ class Case:
 
 def main(argv: Sequence[str] | None = None) -> int:
     options = parser().parse_args(argv)
+    for name in ("rounds", "steps"):
+        if getattr(options, name) < 1:
+            raise ConfigError(f"--{name} {getattr(options, name)} leaves nothing to measure: use 1 or more")
     world = start()
+    on_rank_0(world, lambda: check_writable("--json", options.json))
     machine, busy = measure(world, options.dtype) if options.machine is None else (read(options, world), 0.0)
     jobs = {name: prepare(TrainConfig(**settings), world) for name, settings in configs(options, world).items()}
     cases = [Case(name, job, simulated(job, machine)) for name, job in jobs.items()]

@@ -119,6 +119,8 @@ def test_bytes_between_hosts_have_a_column_where_there_are_several():
 def test_the_formula_stands_where_the_bytes_are_its_own():
     _, summary, _ = sample(ranks=4, units=3)
     assert "= 3 (N-1)/N psi elements of 2 bytes: N = 4, psi = " in proof(summary)
+    assert "= 3 (N-1)/N psi + (N-1)/N g elements of 2 bytes: N = 4, psi = " in proof({**summary, "gathered_more": 8})
+    assert "g = 8 gathered more: a tied unit" in " ".join(proof({**summary, "gathered_more": 8}).split())
     summary["traffic"][1] = summary["traffic"][1] | {"formula_sent_bytes_per_step": None}
     assert "(N-1)/N" not in proof(summary)
     _, hybrid, _ = sample(ranks=4, units=3, shards=2)
@@ -131,11 +133,12 @@ def test_the_formula_stands_where_the_bytes_are_its_own():
 def test_the_formula_of_gradients_with_other_sizes():
     _, summary, _ = sample(ranks=4, units=3)
     wide = {**summary, "reduce_dtype": "float32", "sum_dtype": "float32"}
-    assert "= (4 + 2 + 2) bytes x (N-1)/N psi elements: N = 4, psi = " in proof(wide)
+    assert "= (4 + 2 + 2) (N-1)/N psi bytes: N = 4, psi = " in proof(wide)
     whole = {**wide, "stage": "0", "shard_size": 1, "replicas": 4}
-    assert "= (4 + 4) bytes x (N-1)/N psi elements: N = 4" in proof(whole)
+    assert "= (4 + 4) (N-1)/N psi bytes: N = 4" in proof(whole)
     assert "= (4 + 2 + 2) (F-1)/F psi + (4 + 4) (R-1)/R psi/F bytes: F = 2 shards, R = 2 replicas" in proof(
         {**wide, "shard_size": 2, "replicas": 2})
+    assert "= (4 + 2 + 2) (N-1)/N psi + 2 (N-1)/N g bytes: N = 4" in proof({**wide, "gathered_more": 8})
 
 
 def test_precision_in_words():

@@ -91,6 +91,8 @@ def test_memory_that_an_update_makes_use_of(plan):
     ({"peak_flop": 1e9}, {}, "machine has no field 'peak_flop': did you mean peak_flops?"),
     (RATES | {"peak_flops": -1}, {}, "machine.peak_flops = -1 must be a number above 0"),
     (RATES | {"peak_flops": "1 T"}, {}, 'machine.peak_flops = "1 T" must be a number above 0'),
+    (RATES | {"peak_flops": 10**400}, {}, "must be a number above 0, at most 1e30"),
+    (RATES | {"alpha": 1e308}, {}, "must be a number above 0, at most 1e30"),
     (RATES | {"alpha": True}, {}, "machine.alpha = true must be"),
     (RATES | {"alpha": float("nan")}, {}, "machine.alpha = NaN must be"),
     (RATES | {"efficiency": 1.5}, {}, "machine.efficiency = 1.5 must be a share above 0, at most 1"),

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import struct
+import sys
 
 import pytest
 
@@ -44,7 +46,18 @@ def test_folder_that_cannot_be_made(tmp_path):
         EventFile(tmp_path / "file")
 
 
+def test_a_full_disk_is_told_at_the_step_that_meets_it(tmp_path, monkeypatch):
+    pytest.importorskip("tensorboardX")
+    file = EventFile(tmp_path / "events")
+
+    def full(*event):
+        raise OSError(errno.ENOSPC, "No space left on device")
+    monkeypatch.setattr(file._writer, "write_event", full)
+    with pytest.raises(ConfigError, match="`tensorboard` .*events cannot be written: No space left on device: make"):
+        file.append(STEP)
+
+
 def test_library_that_is_missing(monkeypatch, tmp_path):
-    monkeypatch.setitem(__import__("sys").modules, "tensorboardX", None)
+    monkeypatch.setitem(sys.modules, "tensorboardX.event_file_writer", None)
     with pytest.raises(ConfigError, match=r"pip install 'mpizero\[tensorboard\]'"):
         EventFile(tmp_path)

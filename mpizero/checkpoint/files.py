@@ -129,7 +129,7 @@ def sync_folder(path: Path) -> None:
 def unwritable(path: Path, error: OSError) -> CheckpointError:
     """The sentence for it."""
     cure = {errno.ENOSPC: ": make room", errno.EDQUOT: ": make room",
-            errno.ENOENT: ": let all ranks see one folder, on a file system that their hosts share"}
+            errno.ENOENT: f": make {path.parent}, where all ranks see it"}
     return CheckpointError(f"{path} cannot be written: {_why(error)}{cure.get(error.errno or 0, '')}")
 
 

@@ -47,14 +47,15 @@ class Collective:
     def finish(self) -> None:
         """Wait until it is over, driving it, and write its record. CommunicationError if that takes too long."""
         begin = time.perf_counter()
-        self.drive(self.advance)
+        self.drive(self.advance, self.lack)
         self.record(begin)
 
-    def drive(self, advance: Callable[[], bool]) -> None:
-        """Wait until it is over, calling `advance`. CommunicationError if nothing moves for too long."""
+    def drive(self, advance: Callable[[], bool], lack: Callable[[], str]) -> None:
+        """Wait until it is over, calling `advance`. CommunicationError if nothing moves for too long: `lack` says what
+        is outstanding."""
         while not self.over:
-            if not wait(advance, tests=self.channel.group.tests, lack=self.lack):
-                raise gave_up(self.lack())
+            if not wait(advance, tests=self.channel.group.tests, lack=lack):
+                raise gave_up(lack())
 
     def record(self, since: float) -> None:
         """Into the group's log. since: when this rank began to wait for it."""

@@ -79,6 +79,10 @@ class Group:
         return group and group.using(self.log if log is None else log, self.mem, self.checked)
 
     def _split(self, ranks: tuple[int, ...], name: str) -> Group | None:
+        """MPI's own call would wait for ever for a rank that does not come, so all meet first."""
+        from mpizero.comm.collectives import barrier  # which know groups
+
+        barrier(self)
         inside = self.rank in ranks
         comm = self._comm.Split(0 if inside else self._mpi.UNDEFINED, ranks.index(self.rank) if inside else 0)
         if not inside:

@@ -21,6 +21,7 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections import deque
+from functools import partial
 from typing import final
 
 import numpy as np
@@ -58,6 +59,11 @@ class Queues:
                 if queue[0].over:
                     queue.popleft()
         return moved
+
+    def lack(self, collective: Collective) -> str:
+        """What `collective` waits for, for people: the first of its queue is the one that has messages under way."""
+        first = self._by_group[collective.channel.group.name][0]
+        return first.lack() if first is collective else f"{collective.channel} waits for {first.lack()}"
 
     def clear(self) -> None:
         self._by_group.clear()
@@ -106,7 +112,7 @@ class Polled(Stream):
 
     def finish(self, collective: Collective) -> None:
         since = time.perf_counter()
-        collective.drive(self.queues.advance)
+        collective.drive(self.queues.advance, partial(self.queues.lack, collective))
         collective.record(since)
 
 
@@ -135,7 +141,7 @@ class Threaded(Stream):
         since = time.perf_counter()
         self._main_waits = True  # and drives: two would only take turns
         try:
-            collective.drive(self._advance)
+            collective.drive(self._advance, partial(self._lack, collective))
         finally:
             self._main_waits = False
         with self._lock:
@@ -150,6 +156,10 @@ class Threaded(Stream):
             if self._error is not None:
                 raise self._error
             return self.queues.advance()
+
+    def _lack(self, collective: Collective) -> str:
+        with self._lock:
+            return self.queues.lack(collective)
 
     def _drive(self) -> None:
         """Of the thread: until there has been nothing to do for a while."""

@@ -18,6 +18,7 @@ from mpizero.memory.ledger import Ledger
 from mpizero.planner import (
     formula_after_backward,
     formula_sent,
+    gathered_more,
     plan_memory,
     plan_traffic,
     sent_between,
@@ -57,6 +58,7 @@ def summarise(job: Job, progress: Progress) -> dict[str, Any]:
         "padded_psi": job.wrapping.padded_numel,
         "frozen_psi": job.wrapping.frozen_numel,
         "trained_padded_psi": sum(job.wrapping.units[unit].padded_numel for unit in job.wrapping.trained),
+        "gathered_more": gathered_more(job.geometry),
         "samples_per_step": job.samples,
         "units": [unit.numel for unit in job.wrapping.units],
         "seconds": sum(record.seconds for record in progress.records),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 import json
-import math
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, NoReturn
@@ -17,7 +16,7 @@ NAMES = tuple(field.name for field in fields(Machine))
 BY_DTYPE = ("peak_flops", "efficiency", "update_bandwidth")
 # without which a file says nothing of the machine; the rest has a default that says where it comes from
 NEEDED = ("peak_flops", "memory_bandwidth", "intra_bandwidth")
-MOST = 10**6  # NICs, ranks
+MOST, MOST_RATE = 10**6, 1e30  # NICs, ranks; a second
 
 
 @dataclass(frozen=True)
@@ -91,7 +90,7 @@ def _checked(path: str, where: str, rates: Any, known: Collection[str]) -> dict[
             near = difflib.get_close_matches(name, known, n=1)
             cure = f"did you mean {near[0]}?" if near else f"fields are {', '.join(known)}"
             raise ConfigError(f"{path}: {where} has no field {name!r}: {cure}")
-        fits, wanted = VALUES.get(name, (_is_rate, "a number above 0"))
+        fits, wanted = VALUES.get(name, (_is_rate, "a number above 0, at most 1e30"))
         if value is not None and not fits(value):
             _refuse(path, f"{where}.{name}", value, wanted)
     return {name: value for name, value in rates.items() if value is not None}
@@ -102,7 +101,7 @@ def _is_count(value: Any) -> bool:
 
 
 def _is_rate(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and value > 0
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value <= MOST_RATE
 
 
 COUNT = f"a whole number from 1 to {MOST:,}"

@@ -3,10 +3,11 @@ They walk no list: plans and counts are held against them."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 
 from mpizero.dtypes import ITEMSIZE
-from mpizero.layout import OWNED, REPLICATED, SHARDED, Geometry, Keep, Placement
+from mpizero.layout import OWNED, REPLICATED, SHARDED, Geometry, Keep, Placement, Wrapping
 
 
 def formula_after_backward(geometry: Geometry) -> int:
@@ -42,8 +43,7 @@ def formula_sent(geometry: Geometry, volume: int) -> int:
 
     Where gradients have other sizes on the wire or as sums, `formula_sizes` stands for `volume` times M per parameter;
     across replicas both of theirs do. M is padded, of the parameters that train. volume: 2 or 3, of the strategy (ZeRO
-    sec. 7). Where parameters are sharded, a unit is gathered at each use: 2 M_u (F-1)/F more for each segment of a tied
-    one beyond the first; of a frozen one M_u (F-1)/F for each forward and each backward that reads it.
+    sec. 7). To M's `volume` times comes what is `gathered_more`.
     Where units have owners it is this rank's own: see `_formula_of_owners`.
     """
     if geometry.placement.params is OWNED:
@@ -51,25 +51,41 @@ def formula_sent(geometry: Geometry, volume: int) -> int:
     wrapping, shards, replicas = geometry.wrapping, geometry.shards, geometry.replicas
     trained = sum(wrapping.units[unit].padded_numel for unit in wrapping.trained)
     sizes = formula_sizes(geometry.placement, volume, geometry.dtype, geometry.wire, geometry.sums)
-    inside = sum(sizes) * trained
-    if geometry.placement.params is SHARDED:
-        inside -= 2 * trained * geometry.itemsize  # a gather for forward and one for backward: counted where they are
-        inside += geometry.itemsize * sum((1 + segment.backward) * wrapping.units[unit].padded_numel
-                                          for segment in wrapping.segments for unit in segment.units)
+    inside = sum(sizes) * trained + geometry.itemsize * gathered_more(geometry)
     across = (geometry.wire_itemsize + geometry.sum_itemsize) * (replicas - 1) * (trained // (shards * replicas))
     return inside // shards * (shards - 1) + across
+
+
+def gathered_more(geometry: Geometry) -> int:
+    """Elements that are gathered in a step of one microbatch beside the two gathers, for forward and for backward, of
+    each parameter that trains: a tied unit at each further use, and what is frozen. 0 where nobody gathers."""
+    if geometry.placement.params is REPLICATED:
+        return 0
+    units = geometry.wrapping.units
+    every = sum(number * units[unit].padded_numel for unit, number in _gathers(geometry.wrapping).items())
+    return every - 2 * sum(units[unit].padded_numel for unit in geometry.wrapping.trained)
+
+
+def _gathers(wrapping: Wrapping) -> Counter[int]:
+    """How often a step of one microbatch gathers each unit: once for neighbouring segments that read it."""
+    found: Counter[int] = Counter()
+    for way in (wrapping.segments, [each for each in reversed(wrapping.segments) if each.backward]):
+        before: tuple[int, ...] = ()
+        for segment in way:
+            found.update(set(segment.units).difference(before))
+            before = segment.units
+    return found
 
 
 def _formula_of_owners(geometry: Geometry) -> int:
     """Of each unit: M_u at each use, unless its owner comes next; if it trains M_u (F-1)/F to be summed, and M_u/F of
     the sum to its owner, or from its owner 2 M_u (R-1)/R across replicas. Mean of ranks without replicas, no unit tied
     or frozen: (3 + 1/N) M (N-1)/N."""
-    total, shards, replicas = 0, geometry.shards, geometry.replicas
+    total, shards, replicas, gathers = 0, geometry.shards, geometry.replicas, _gathers(geometry.wrapping)
     for unit, layout in enumerate(geometry.wrapping.units):
         numel = layout.padded_numel
         if geometry.owner(unit) != (geometry.shard_rank + 1) % shards:
-            total += geometry.itemsize * numel * sum((1 + segment.backward) * (unit in segment.units)
-                                                     for segment in geometry.wrapping.segments)
+            total += geometry.itemsize * numel * gathers[unit]
         if not layout.frozen:
             total += geometry.wire_itemsize * (shards - 1) * (numel // shards)
             total += ((geometry.wire_itemsize + geometry.sum_itemsize) * (replicas - 1) * (numel // replicas)

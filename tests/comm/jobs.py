@@ -220,6 +220,13 @@ def waits_for_ever():
     comm.all_reduce(world, np.ones(5), unit="head")
 
 
+def waits_for_ever_to_make_a_group():
+    world = comm.start()
+    if world.rank == 0:
+        time.sleep(60)
+    world.subgroup([1, 0], "pair")
+
+
 def loads_a_library_on_rank_1():
     """LIBRARY of the environment."""
     if os.environ.get("OMPI_COMM_WORLD_RANK", os.environ.get("PMI_RANK", "1")) == "1":

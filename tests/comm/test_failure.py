@@ -215,6 +215,14 @@ def test_waiting_has_an_end(job):
     assert any(line.startswith(text) for line in our_lines(finished)), finished.output
 
 
+def test_making_a_group_has_an_end(job):
+    """MPI's own call would wait for ever."""
+    finished = job("waits_for_ever_to_make_a_group", 2, MPIZERO_TIMEOUT="2")
+    assert finished.status != 0 and "Traceback" not in finished.output
+    text = "mpizero: error: barrier in group 'world': no answer from rank 0 on "
+    assert any(line.startswith(text) for line in our_lines(finished)), finished.output
+
+
 def test_ranks_that_call_different_collectives_time_out(job):
     """No wrong data, no hang: every rank names what it waits for, and whom."""
     finished = job("different_collectives", MPIZERO_TIMEOUT="2")

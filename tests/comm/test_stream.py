@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from mpizero.comm import (
-    Collective, Polled, Threaded, TrafficLog, begin_all_gather, begin_all_reduce, begin_reduce_scatter, stream_for,
+    Collective, Polled, Threaded, TrafficLog, barrier, begin_all_gather, begin_all_reduce, begin_reduce_scatter,
+    stream_for,
 )
 from mpizero.comm.channel import Channel
 from mpizero.comm.stream import LOOKS
@@ -80,6 +81,23 @@ def test_an_error_while_it_is_driven_is_raised_where_it_is_waited_for(world, str
         stream.finish(collective)
     stream.abandon()
     assert not stream.queues
+
+
+def test_who_waits_in_a_queue_says_for_whom(world, stream):
+    """The first of the queue has messages under way; the one that is waited for has not begun."""
+    first, second = (begin_all_gather(world, np.zeros(world.size), unit=unit) for unit in ("one", "two"))
+    if world.rank == 0:  # so that rank 1 hears nothing meanwhile
+        barrier(world)
+    stream.begin(first)
+    stream.begin(second)
+    if world.rank == 1:
+        said = stream.queues.lack(second)
+        assert said.startswith("all_gather of unit 'two' in group 'world' waits for all_gather of unit 'one' in group")
+        assert "no answer from rank 0 on" in said and stream.queues.lack(first) in said
+    if world.rank > 0:
+        barrier(world)
+    for collective in (first, second):
+        stream.finish(collective)
 
 
 def test_a_poll_looks_more_than_once():

@@ -114,6 +114,7 @@ def _summary(geometry: Geometry, trace: dict, sent: dict, plan: MemoryPlan, rows
             "shard_size": geometry.shards, "replicas": geometry.replicas, "batch_size": 16, "accumulation": 1,
             "seed": 0, "psi": geometry.wrapping.numel, "padded_psi": geometry.wrapping.padded_numel,
             "trained_padded_psi": geometry.wrapping.padded_numel, "frozen_psi": 0,
+            "gathered_more": 0,
             "units": [unit.numel for unit in geometry.wrapping.units], "losses": [row["loss"] for row in rows],
             "eval_loss": 0.93, "skipped_steps": sum(row["skipped"] for row in rows), "weights_sha256": "ab" * 32,
             "replicas_equal": True, "mismatches": [], "memory": [memory] * trace["world_size"],
