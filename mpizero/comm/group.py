@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any, final
 
 from mpizero.comm.traffic import TrafficLog
+from mpizero.comm.wait import gave_up, wait
 from mpizero.errors import ConfigError
 from mpizero.memory.ledger import Allocator, Uncounted
 
@@ -80,9 +81,9 @@ class Group:
 
     def _split(self, ranks: tuple[int, ...], name: str) -> Group | None:
         """MPI's own call would wait for ever for a rank that does not come, so all meet first."""
-        from mpizero.comm.collectives import barrier  # which know groups
-
-        barrier(self)
+        lack = f"group {name!r} cannot be made: not all ranks of group {self.name!r} have come"
+        if not wait(self._comm.Ibarrier().Test, tests=self.tests, lack=lambda: lack):
+            raise gave_up(lack)
         inside = self.rank in ranks
         comm = self._comm.Split(0 if inside else self._mpi.UNDEFINED, ranks.index(self.rank) if inside else 0)
         if not inside:

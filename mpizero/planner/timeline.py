@@ -138,8 +138,6 @@ class _Player:
     def _made(self, effect: Effect) -> list[Value]:
         """The values that are new or other afterwards."""
         new = [*effect.makes, *effect.adds, *(effect.becomes or ())[1:]]
-        if effect.sums is not None:
-            new.append(effect.sums.target)
         if effect.updates is not None:
             new.append(kept_params(effect.updates, self.geometry))
         return new
