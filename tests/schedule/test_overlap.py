@@ -120,6 +120,18 @@ def test_an_update_of_what_is_being_gathered_is_refused():
         check([*actions[:place], OptimStep(0), *actions[place:]], geometry)
 
 
+def test_what_meets():
+    """What one reads the other may not change, whichever is under way; two that read the same do not meet."""
+    geometry = step("3", chain((5, 7)), 4)[1]
+    gather, update, other = (effect_of(action, geometry) for action in (Unshard(1), OptimStep(1), OptimStep(0)))
+    assert gather.meets(update) and update.meets(gather)
+    assert not gather.meets(other) and not other.meets(gather)
+    forward = effect_of(Forward(1, 0), geometry)
+    assert gather.meets(forward) and forward.meets(gather)  # which reads what the gather makes
+    backward = effect_of(Backward(1, 0), geometry)
+    assert not effect_of(ReduceScatterGrad(0), geometry).meets(backward)
+
+
 def test_a_list_ends_what_it_begins():
     actions, geometry = step("3", chain((5, 7)), 4, overlap=True)
     with pytest.raises(IllegalSchedule, match="at the end of the step: the all_gather of unit 0 has not ended"):
