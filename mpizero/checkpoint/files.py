@@ -126,10 +126,10 @@ def sync_folder(path: Path) -> None:
         os.close(file)
 
 
-def unwritable(path: Path, error: OSError) -> CheckpointError:
+def unwritable(path: str | Path, error: OSError) -> CheckpointError:
     """The sentence for it."""
     cure = {errno.ENOSPC: ": make room", errno.EDQUOT: ": make room",
-            errno.ENOENT: f": make {path.parent}, where all ranks see it"}
+            errno.ENOENT: f": make {Path(path).parent}, where all ranks see it"}
     return CheckpointError(f"{path} cannot be written: {_why(error)}{cure.get(error.errno or 0, '')}")
 
 
