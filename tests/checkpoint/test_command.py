@@ -49,8 +49,8 @@ def test_save_resume_verify(launch, tmp_path):
     assert first.stdout.endswith(f"\nsaved {folder}/step-00000004; go on with --resume {folder}/latest\n")
     last = launch(3, *train, "--stage", "2", "--steps", "4", "--resume", folder / "latest")
     assert last.status == 0, last.output
-    assert (f"resumed from {folder}/step-00000004 (4 ranks, stage 3) at step 4 of 4; nothing is left to train: give "
-            "--steps above 4 to go on\n") in last.stdout
+    assert (f"resumed from {folder}/step-00000004 (4 ranks, stage 3) at step 4 of 4; samples a step 8 -> 6; nothing "
+            "is left to train: give --steps above 4 to go on\n") in last.stdout
     again = launch(4, *train, "--stage", "3", "--steps", "4", "--resume", folder / "step-00000002", "--json",
                    tmp_path / "b.json", "--log", tmp_path / "log", "--lr", "2e-3")
     assert again.status == 0 and "\nstep 3/4 " in again.stdout and "\n2 steps in " in again.stdout, again.output
