@@ -8,6 +8,8 @@ the cases, in turn, several rounds of steps each; figures are medians over round
 Beside each stands what the simulator of `mpizero.plan timeline` makes of the case's own list of actions with the
 measured machine; `hidden` is what overlap saved, over what it saves there. Weights must have the same bits in all cases
 of one mesh and the same units, and each rank's peak must be the planned one: else the status is 1.
+
+`--json` has `machine` (as of the doctor), `busy_cores` (by other programs), `hosts` of the ranks, `library`, `rows`.
 """
 
 from __future__ import annotations
@@ -25,18 +27,20 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from mpizero.comm import Group, run_main, start  # noqa: E402  before NumPy: it sets the number of BLAS threads
+from mpizero.cli import Parser, on_rank_0, spelled  # noqa: E402  before NumPy: it sets the number of BLAS threads
+from mpizero.comm import Group, run_main, start  # noqa: E402
 from mpizero.doctor.__main__ import measured  # noqa: E402
 from mpizero.doctor.machine import as_machine, compute_rates, link_rates  # noqa: E402
+from mpizero.dtypes import numpy_dtype  # noqa: E402
 from mpizero.engine.config import TrainConfig  # noqa: E402
 from mpizero.engine.gather import gather_data  # noqa: E402
 from mpizero.engine.job import Job, prepare  # noqa: E402
+from mpizero.engine.resolve import resolve  # noqa: E402
 from mpizero.engine.summary import summarise  # noqa: E402
 from mpizero.engine.trainer import Progress, run_steps  # noqa: E402
 from mpizero.errors import ConfigError  # noqa: E402
 from mpizero.machine import Machine  # noqa: E402
-from mpizero.cli import on_rank_0  # noqa: E402
-from mpizero.output import check_writable, write_json  # noqa: E402
+from mpizero.output import check_writable, tell, write_json  # noqa: E402
 from mpizero.plan.measured import read_machine  # noqa: E402
 from mpizero.plan.options import argument_type  # noqa: E402
 from mpizero.plan.rates import RATES, machine_of  # noqa: E402
@@ -52,8 +56,8 @@ CASES: dict[str, dict[str, Any]] = {
     "on, prefetch 3": {"overlap": "on", "backward_prefetch": 3, "forward_prefetch": 3},
     "on, prefetch 3, limit 2": {"overlap": "on", "backward_prefetch": 3, "forward_prefetch": 3, "limit_all_gathers": 2},
 }
-# The trade-off of `mpizero.plan units`: smaller units take less memory and more collectives. Those of several blocks
-# have as many as fit that size.
+# The trade-off of `mpizero.plan units`: smaller units take less memory and more collectives. A unit of a size takes
+# one segment after the other until it has that many bytes.
 UNITS = {f"units of {words}": {**CASES["on, prefetch 1"], "wrap": wrap} for words, wrap in {
     "a layer": "layer", "a block": "block", "6 MB": "6MB", "12 MB": "12MB", "24 MB": "24MB"}.items()}
 HYBRID = ("off", "on, prefetch 1")  # the cases of which hybrid sharding has its own
@@ -86,8 +90,11 @@ class Case:
         return summarise(self.job, self.last)
 
 
+@spelled()
 def main(argv: Sequence[str] | None = None) -> int:
-    options = parser().parse_args(argv)
+    options = parser().parse_args(sys.argv[1:] if argv is None else argv)
+    resolve(TrainConfig(**common(options)))  # raises, before anything is measured
+    numpy_dtype(options.dtype)  # so does this, where its library is not installed
     for name in ("rounds", "steps"):
         if getattr(options, name) < 1:
             raise ConfigError(f"--{name} {getattr(options, name)} leaves nothing to measure: use 1 or more")
@@ -106,7 +113,7 @@ def main(argv: Sequence[str] | None = None) -> int:
               "rows": rows}
     status = 0 if all(each["same_bits"] and each["peak_is_planned"] for each in rows) else 1
     if world.rank == 0:
-        print(show(answer))
+        tell(show(answer))
         if options.json is not None:
             write_json(options.json, answer)
     return int(gather_data(world, status)[0])
@@ -129,10 +136,15 @@ def read(options: argparse.Namespace, world: Group) -> Machine:
                        "dtype": options.dtype})
 
 
+def common(options: argparse.Namespace) -> Row:
+    """What the `TrainConfig`s of all cases say."""
+    return {"model": "gpt", "stage": "3", "dtype": options.dtype, "layers": options.layers, "heads": options.heads,
+            "d_model": options.d_model, "batch_size": options.batch_size, "steps": 10**6}
+
+
 def configs(options: argparse.Namespace, world: Group) -> dict[str, Row]:
     """Of each case, what a TrainConfig says. Hybrid sharding divides inside hosts, where these have several ranks."""
-    same = {"model": "gpt", "stage": "3", "dtype": options.dtype, "layers": options.layers, "heads": options.heads,
-            "d_model": options.d_model, "batch_size": options.batch_size, "steps": 10**6}
+    same = common(options)
     found = {name: {**same, **case} for name, case in (UNITS if options.units else CASES).items()}
     inside = world.size // len(set(world.hosts))
     if 1 < inside < world.size and not options.units:
@@ -197,11 +209,11 @@ def show(answer: Row) -> str:
 
 
 def parser() -> argparse.ArgumentParser:
-    made = argparse.ArgumentParser(prog="scripts/bench_overlap.py", description=__doc__,
-                                   formatter_class=argparse.RawDescriptionHelpFormatter)
-    for flag, default, words in (("layers", 8, "of the GPT"), ("d-model", 256, "its width"), ("heads", 8, "of it"),
-                                 ("batch-size", 2, "samples of a rank in a step"), ("rounds", 5, "that count"),
-                                 ("steps", 4, "in a round of a case")):
+    made = Parser(prog="scripts/bench_overlap.py", description=__doc__)
+    for flag, default, words in (
+            ("layers", 8, "blocks of the GPT"), ("d-model", 256, "its width"), ("heads", 8, "of a block"),
+            ("batch-size", 2, "samples of a rank in a step"), ("rounds", 5, "of all cases, that count"),
+            ("steps", 4, "in a round of a case")):
         made.add_argument(f"--{flag}", type=int, default=default, metavar="N", help=f"{words} ({default})")
     made.add_argument("--units", action="store_true", help="other cases: overlap and prefetch with smaller and larger "
                       "units, the trade-off of mpizero.plan units")

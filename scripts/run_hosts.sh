@@ -57,7 +57,8 @@ for (( i = 0; i < ${#words[@]}; i++ )); do
         *) flags+=("${words[i]}") ;;
     esac
 done
-[[ -z $rate || $rate =~ ^0*[1-9][0-9]*(\.[0-9]+)?[kmgtKMGT]?bit$ || $rate =~ ^0\.0*[1-9][0-9]*[kmgtKMGT]bit$ ]] || fail "--rate $rate: write 1gbit, 200mbit or the like"
+[[ -z $rate || $rate =~ ^[0-9]+(\.[0-9]+)?[kmgtKMGT]?bit$ && $rate =~ [1-9] ]] ||
+    fail "--rate $rate: write 1gbit, 200mbit or the like"
 
 # ---- what is there
 

@@ -62,6 +62,9 @@ def hosts():
     (["3", "2"], "2 ranks are not enough for 3 hosts"),
     (["2", "4", "--rate"], "--rate needs a value"),
     (["2", "4", "--rate", "fast"], "--rate fast: write 1gbit"),
+    (["2", "4", "--rate", "bit"], "--rate bit: write 1gbit"),
+    (["2", "4", "--rate", "0gbit"], "--rate 0gbit: write 1gbit"),
+    (["2", "4", "--rate", "1.5.2gbit"], "--rate 1.5.2gbit: write 1gbit"),
     (["2", "4", "--exec"], "--exec needs a command"),
     (["2", "4", "--json", "F", "--exec", "true"], "not --json"),
 ])

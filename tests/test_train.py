@@ -203,3 +203,9 @@ def test_flags_that_change_nothing_are_told(config, words, world):
     """Wherever a run starts, once for all of them."""
     told = " ".join(header(prepare(TrainConfig(**config), world)).replace("\n ", "").split())
     assert words in told and told.count("note: ") == bool(words)
+
+
+@pytest.mark.parametrize("overlap", ["on", "off"])
+def test_overlap_is_told_where_it_is_on(overlap, world):
+    told = " ".join(header(prepare(TrainConfig(stage="3", overlap=overlap), world)).split())
+    assert ("collectives overlap with computation" in told) == (overlap == "on" and world.size > 1)

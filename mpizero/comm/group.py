@@ -69,7 +69,7 @@ class Group:
         ranks: numbered as in this group, in the order given. Collective: every rank of this group calls it with the
         same arguments; ranks outside get None. Asked again for the same ranks and name, it returns the same
         communicator, of which MPI libraries have only some thousand. ConfigError for ranks that are unknown or given
-        twice.
+        twice, CommunicationError where ranks do not come in time.
         """
         ranks = tuple(ranks)
         if len(set(ranks)) != len(ranks) or not all(0 <= rank < self.size for rank in ranks):

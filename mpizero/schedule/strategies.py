@@ -23,6 +23,7 @@ from mpizero.schedule.actions import (
     Backward,
     Broadcast,
     Forward,
+    Gather,
     OptimStep,
     ReduceGrad,
     ReduceScatterGrad,
@@ -160,31 +161,29 @@ class Zero2(Strategy):
         yield AllGatherParam(unit)
 
 
-class Zero3(Strategy):
-    """P_os+g+p, FSDP: 16 psi/N bytes after backward. One step sends 3 psi, a tied unit 2 more per further use.
+class GatheredForUse(Strategy):
+    """Parameters are whole only while a segment uses them. gather: what makes a unit whole; reduction: what brings the
+    sum of its gradient to where it is kept."""
 
-    ZeRO, sec. 5.3, 7.2.2; FSDP (arXiv:2304.11277).
-    """
-
-    placement = Placement(params=SHARDED, grads=SHARDED, optim=SHARDED)
-    volume = 3
+    gather: ClassVar[type[Gather]]
+    reduction: ClassVar[type[ReduceScatterGrad | ReduceGrad]]
 
     def forward(self, segment: SegmentUse, mb: Microbatch) -> Actions:
         for unit in segment.units:
-            yield Unshard(unit)
+            yield self.gather(unit)
         yield Forward(segment.index, mb.index)
         for unit in segment.units:
             yield Reshard(unit)
 
     def backward(self, segment: SegmentUse, mb: Microbatch) -> Actions:
         for unit in segment.units:
-            yield Unshard(unit)
+            yield self.gather(unit)
         yield Backward(segment.index, mb.index)
         for unit in segment.units:
             yield Reshard(unit)  # before the shard of the gradient is made, so the two never live at one time
         if mb.sync:
             for unit in segment.completes:
-                yield ReduceScatterGrad(unit)
+                yield self.reduction(unit)
                 if mb.last:
                     yield AllReduceShard(unit)
 
@@ -195,38 +194,25 @@ class Zero3(Strategy):
         yield OptimStep(unit)  # nobody keeps whole parameters: the next forward gathers them
 
 
-class Zero3Broadcast(Strategy):
+class Zero3(GatheredForUse):
+    """P_os+g+p, FSDP: 16 psi/N bytes after backward. One step sends 3 psi, a tied unit 2 more per further use.
+
+    ZeRO, sec. 5.3, 7.2.2; FSDP (arXiv:2304.11277).
+    """
+
+    placement = Placement(params=SHARDED, grads=SHARDED, optim=SHARDED)
+    volume = 3
+    gather, reduction = Unshard, ReduceScatterGrad
+
+
+class Zero3Broadcast(GatheredForUse):
     """Stage 3 as lectures draw it: each unit has an owner, which broadcasts it. 16 psi/N bytes after backward and 3 psi
     + psi/N sent in a step are means of ranks: each holds 16 bytes of what it owns, and none of what it does not.
     """
 
     placement = Placement(params=OWNED, grads=OWNED, optim=OWNED)
     volume = 3  # and 1/N more, for sums on their way to the owner
-
-    def forward(self, segment: SegmentUse, mb: Microbatch) -> Actions:
-        for unit in segment.units:
-            yield Broadcast(unit)
-        yield Forward(segment.index, mb.index)
-        for unit in segment.units:
-            yield Reshard(unit)
-
-    def backward(self, segment: SegmentUse, mb: Microbatch) -> Actions:
-        for unit in segment.units:
-            yield Broadcast(unit)
-        yield Backward(segment.index, mb.index)
-        for unit in segment.units:
-            yield Reshard(unit)
-        if mb.sync:
-            for unit in segment.completes:
-                yield ReduceGrad(unit)
-                if mb.last:
-                    yield AllReduceShard(unit)  # of what the owner holds
-
-    def reduce(self, unit: int, mb: Microbatch) -> Actions:
-        yield from ()
-
-    def update(self, unit: int) -> Actions:
-        yield OptimStep(unit)  # its owner alone has something to do
+    gather, reduction = Broadcast, ReduceGrad
 
 
 STRATEGIES: dict[str, Strategy] = {"0": DataParallel(), "1": Zero1(), "1-allreduce": Zero1AllReduce(), "2": Zero2(),

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
+from mpizero import bench
 from mpizero.bench import collectives_table, main
 from mpizero.comm.benchmark import UNEQUAL, Row, measure, unequal
 from mpizero.errors import ConfigError
@@ -62,6 +64,18 @@ def test_both_sides_are_called_as_often(group, monkeypatch):
     measure(group, [8], repeat=3)
     one = ["ours"] * benchmark.IN_A_ROW + ["mpi"] * benchmark.IN_A_ROW
     assert calls == one * (3 + benchmark.WARM_UP)
+
+
+@pytest.mark.parametrize("room, fits", [(8000, True), (7999, False), (None, True)])
+def test_sizes_beyond_the_memory_of_a_host(monkeypatch, room, fits):
+    """Of two of its ranks, four arrays each."""
+    monkeypatch.setattr(bench, "available_bytes", lambda: room)
+    world = SimpleNamespace(rank=1, hosts=("other", "own", "own"))
+    if fits:
+        bench._check_memory(world, 1000)
+    else:
+        with pytest.raises(ConfigError, match="^--sizes 1000 B: 2 ranks on this host would take 8 KB .* use a smaller"):
+            bench._check_memory(world, 1000)
 
 
 def test_command_line(launch, tmp_path):

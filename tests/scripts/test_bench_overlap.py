@@ -52,6 +52,17 @@ def test_hybrid_cases_where_hosts_have_ranks_to_share_within(bench, hosts, size)
     assert hybrid == [size] * (2 if size else 0) and len(found) == len(bench.CASES) + len(hybrid)
 
 
+@pytest.mark.parametrize("words, said", [
+    (["--steps", "0"], "--steps 0 leaves nothing to measure"), (["--rounds", "-2"], "--rounds -2 leaves nothing"),
+    (["--layers", "0"], "--layers 0 is impossible"), (["--layer", "2", "--foo"], "unrecognized arguments: --layer"),
+    (["--heads", "3"], "--heads"),
+])
+def test_mistakes_are_told_before_anything_is_measured(bench, monkeypatch, words, said):
+    monkeypatch.setattr(bench, "start", None)  # nobody calls it
+    with pytest.raises(ConfigError, match=said):
+        bench.main(words)
+
+
 def test_units_of_other_sizes(bench):
     world = SimpleNamespace(size=4, hosts=("a", "a", "b", "b"))
     found = bench.configs(options(units=True), world)
