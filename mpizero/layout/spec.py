@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 
 from mpizero.errors import ConfigError
+from mpizero.layout.tape import Tape
 
 SHOWN = 8  # names in a message
 
@@ -35,13 +36,16 @@ class SegmentBytes:
     """What a segment's forward leaves.
 
     output: bytes of y. kept: of what backward needs beside x and y. keeps_input, keeps_output: whether backward reads
-    x, or y, itself, so that they live until then.
+    x, or y, itself, so that they live until then. forward, backward: what each holds on the way, beside the gradients
+    of parameters; () where it is not known.
     """
 
     output: int
     kept: int = 0
     keeps_input: bool = True
     keeps_output: bool = False
+    forward: Tape = ()
+    backward: Tape = ()
 
 
 @dataclass(frozen=True)
@@ -49,13 +53,15 @@ class ActivationBytes:
     """What one microbatch takes.
 
     loss_kept: what the loss keeps beside its inputs and the targets, which it keeps as well; its backward turns the
-    model's outputs into their own gradient, in place.
+    model's outputs into their own gradient, in place. loss, loss_backward: what these hold on the way.
     """
 
     inputs: int
     targets: int
     segments: tuple[SegmentBytes, ...]
     loss_kept: int
+    loss: Tape = ()
+    loss_backward: Tape = ()
 
     @property
     def after_forward(self) -> int:
