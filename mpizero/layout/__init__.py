@@ -11,10 +11,11 @@ from mpizero.layout.policies import check_policy, named_policy
 from mpizero.layout.spec import ActivationBytes, ModelSpec, ParamSpec, SegmentBytes, SegmentSpec, freeze, with_decay
 from mpizero.layout.states import (ADAM, MASTER, OPTIMIZERS, OptimizerSpec, Sees, StateSpec, optimizer_bytes,
                                    optimizer_spec, require_elements, require_narrow, stored_states)
+from mpizero.layout.tiers import DEVICE, HOST, NVME, Tier, Tiers, offload_text, parse_offload
 from mpizero.layout.wrapping import Policy, SegmentUse, Wrapping, wrap
 
-__all__ = ["ADAM", "MASTER", "OPTIMIZERS", "OWNED", "REPLICATED", "SHARDED", "UPDATE_BLOCK", "ActivationBytes", "Axis",
+__all__ = ["ADAM", "DEVICE", "HOST", "MASTER", "NVME", "OPTIMIZERS", "OWNED", "REPLICATED", "SHARDED", "UPDATE_BLOCK", "ActivationBytes", "Axis",
            "FlatLayout", "Geometry", "Keep", "MeshShape", "ModelSpec", "OptimizerSpec", "ParamSpec", "Placement",
-           "Policy", "Sees", "SegmentBytes", "SegmentSpec", "SegmentUse", "StateSpec", "Wrapping", "check_policy",
-           "flatten", "freeze", "mesh_shape", "named_policy", "optimizer_bytes", "optimizer_spec", "require_elements",
+           "Policy", "Sees", "SegmentBytes", "SegmentSpec", "SegmentUse", "StateSpec", "Tier", "Tiers", "Wrapping", "check_policy",
+           "flatten", "freeze", "mesh_shape", "named_policy", "offload_text", "optimizer_bytes", "optimizer_spec", "parse_offload", "require_elements",
            "require_narrow", "stored_states", "update_block_numel", "with_decay", "wrap"]

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from mpizero.errors import ConfigError
+from mpizero.layout.tiers import DEVICE, Tiers
 
 
 class Keep(Enum):
@@ -26,11 +27,12 @@ REPLICATED, SHARDED, OWNED = Keep.REPLICATED, Keep.SHARDED, Keep.OWNED
 
 @dataclass(frozen=True)
 class Placement:
-    """How a strategy keeps parameters, reduced gradients and optimizer states."""
+    """How a strategy keeps parameters, reduced gradients and optimizer states; and on which tiers these rest."""
 
     params: Keep
     grads: Keep
     optim: Keep
+    tiers: Tiers = Tiers()
 
     def __post_init__(self) -> None:
         if self.params is SHARDED and self.optim is REPLICATED:
@@ -39,3 +41,6 @@ class Placement:
         if 0 < [self.params, self.grads, self.optim].count(OWNED) < 3:
             raise ConfigError("a unit that one rank owns is updated there: let it own parameters, gradients and the "
                               "optimizer's states")
+        if self.params is REPLICATED and self.tiers.params is not DEVICE:
+            raise ConfigError("`offload` of params needs parameters that are gathered for their use: take `stage` 3, or "
+                              "offload the optimizer's states alone")

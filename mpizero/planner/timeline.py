@@ -138,8 +138,8 @@ class _Player:
     def _made(self, effect: Effect) -> list[Value]:
         """The values that are new or other afterwards."""
         new = [*effect.makes, *effect.adds, *(effect.becomes or ())[1:]]
-        if effect.updates is not None:
-            new.append(kept_params(effect.updates, self.geometry))
+        if effect.refreshes is not None:
+            new.append(kept_params(effect.refreshes, self.geometry))
         return new
 
     def _run(self, action: Action, effect: Effect, work: Work) -> float:

@@ -17,10 +17,16 @@ A *unit* is what is gathered (a FlatParameter), a *segment* what is computed; bo
     AllReduceGrad(unit, axis)  whole gradient becomes the reduced one      2(n-1)/n, all-reduce
     AllReduceShard(unit)                                                   2(n-1)/n of what is kept, all-reduce
     Agree()                                                                a few bytes that no formula counts
+    DownloadGrad(unit)         - reduced gradient of the device, + off it  (this rank's part moves down)
+    UploadGrad(unit)           + reduced gradient, - off the device        (and up)
     OptimStep(unit)            + float32 gradient of one block, meanwhile
+    UploadParam(unit)          - new parameters of the host                (this rank's part moves up)
+    FetchParam(unit)           + whole parameters, this rank's part there  (its part moves up)
     AllGatherParam(unit)                                                   (n-1)/n, all-gather
     FreeGrad(unit)             - reduced gradient
     AwaitFree(unit)
+
+Moves between tiers send nothing; what they move counts apart, by link.
 
 A collective runs along one axis of the mesh, named where it is not the usual one. As it stands it is over when the next
 action begins. `Begin(collective)` ... `End(collective)` stand for one that goes on meanwhile: what it makes takes
@@ -181,26 +187,59 @@ class AwaitFree:
     unit: int
 
 
+@dataclass(frozen=True, slots=True)
+class DownloadGrad:
+    """Move this rank's part of the reduced gradient to where the optimizer's states rest, off the device; it is added
+    to what is there of earlier microbatches."""
+
+    unit: int
+
+
+@dataclass(frozen=True, slots=True)
+class UploadGrad:
+    """Move it back, since more is to be summed."""
+
+    unit: int
+
+
+@dataclass(frozen=True, slots=True)
+class UploadParam:
+    """Move what an update off the device gave into the parameters that are kept on it."""
+
+    unit: int
+
+
+@dataclass(frozen=True, slots=True)
+class FetchParam:
+    """Move what this rank keeps of the parameters, off the device, to its place in the whole ones."""
+
+    unit: int
+
+
+Move = DownloadGrad | UploadGrad | UploadParam | FetchParam  # between tiers
 Gather = Unshard | Broadcast  # make whole parameters, which Reshard frees
 Collective = Gather | ReduceScatterGrad | ReduceGrad | AllReduceGrad | AllReduceShard | AllGatherParam
 
 
+Going = Collective | Move  # what can go on while a rank computes
+
+
 @dataclass(frozen=True, slots=True)
 class Begin:
-    """Set the collective going, after those that were begun along the same axis before."""
+    """Set the collective or move going, after those that were begun along the same axis or link before."""
 
-    action: Collective
+    action: Going
 
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """Wait until the collective that was begun is over: from here on its result can be used."""
+    """Wait until what was begun is over: from here on its result can be used."""
 
-    action: Collective
+    action: Going
 
 
 Action = (Phase | LoadBatch | Reshard | Forward | Loss | LossBackward | Backward | Agree | OptimStep | FreeGrad
-          | AwaitFree | Collective | Begin | End)
+          | AwaitFree | Collective | Move | Begin | End)
 
 
 def show(action: Action) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from mpizero.dtypes import reduction
 from mpizero.errors import ConfigError
@@ -14,9 +14,11 @@ from mpizero.layout import (
     MeshShape,
     ModelSpec,
     OptimizerSpec,
+    Placement,
     Policy,
     Wrapping,
     mesh_shape,
+    parse_offload,
     require_elements,
     wrap,
 )
@@ -38,7 +40,8 @@ class StepSettings:
     """What shapes a step. stage: a key of `STRATEGIES`. shard_size: ranks that share one copy of the state; None: all.
     accumulation: microbatches. no_sync: reduce gradients after the last of them only.
 
-    The last five are passes, `overlap` that of overlapped; a depth of 0 or a limit of None leaves the list as it is.
+    The last six are passes, `overlap` that of overlapped; a depth of 0, a limit or an offload of None leaves the list as
+    it is. offload: as `layout.tiers.parse_offload` reads it.
     """
 
     stage: str = "2"
@@ -50,6 +53,7 @@ class StepSettings:
     keep_last_unit: bool = False
     limit_all_gathers: int | None = None
     overlap: bool = False
+    offload: str | None = None
 
     def __post_init__(self) -> None:
         """ConfigError for values that can never work."""
@@ -65,6 +69,12 @@ class StepSettings:
         if not self.shards and self.shard_size not in (None, 1):
             raise ConfigError(f"`stage` {self.stage} shards nothing, so `shard_size` {self.shard_size} has no meaning: "
                               "use `stage` 1, 2 or 3, or leave it out")
+        self.placement  # raises
+
+    @property
+    def placement(self) -> Placement:
+        """Of the stage, with the tiers of the offload."""
+        return replace(STRATEGIES[self.stage].placement, tiers=parse_offload(self.offload))
 
     @property
     def shards(self) -> bool:
@@ -117,7 +127,7 @@ def set_up(spec: ModelSpec, ranks: int, settings: StepSettings = StepSettings(),
     reduction(dtype, reduce_dtype, sum_dtype)
     require_elements(optimizer)
     mesh, strategy = settings.mesh(ranks), STRATEGIES[settings.stage]
-    geometry = Geometry(wrap(spec, ranks, policy), strategy.placement, mesh, dtype, optimizer, reduce_dtype,
+    geometry = Geometry(wrap(spec, ranks, policy), settings.placement, mesh, dtype, optimizer, reduce_dtype,
                         sum_dtype)
     return Setup(settings, strategy, geometry, schedule(strategy, geometry, settings))
 
@@ -134,6 +144,7 @@ def schedule(strategy: Strategy, geometry: Geometry, settings: StepSettings) -> 
         actions = passes.forward_prefetch(actions, settings.forward_prefetch)
         if limit:
             actions = passes.limit_all_gathers(actions, limit, wrapping.segments)
+        actions = passes.without_lone_collectives(passes.offloaded(actions, geometry.placement.tiers), mesh)
         return passes.overlapped(actions, geometry) if settings.overlap else actions
 
     lists = Schedule(passed(accumulate(strategy, wrapping, settings.accumulation, settings.no_sync)),

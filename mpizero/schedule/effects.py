@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, assert_never
 from mpizero.layout.geometry import Geometry
 from mpizero.layout.mesh import Axis
 from mpizero.layout.placement import OWNED, REPLICATED, SHARDED, Keep
+from mpizero.layout.tiers import DEVICE, Tier
 from mpizero.schedule import values as v
 from mpizero.schedule.actions import (
     Action,
@@ -25,12 +26,15 @@ from mpizero.schedule.actions import (
     Begin,
     Broadcast,
     Collective,
+    DownloadGrad,
     End,
+    FetchParam,
     Forward,
     FreeGrad,
     LoadBatch,
     Loss,
     LossBackward,
+    Move,
     OptimStep,
     Phase,
     ReduceGrad,
@@ -38,6 +42,8 @@ from mpizero.schedule.actions import (
     Reshard,
     UnknownAction,
     Unshard,
+    UploadGrad,
+    UploadParam,
 )
 from mpizero.schedule.values import Value
 
@@ -45,12 +51,12 @@ Values = tuple[Value, ...]
 
 
 class Sum(NamedTuple):
-    """Gradients are summed along `axis`; the sum becomes `target`, or is added to it. extent: of the unit, what the
-    target then holds."""
+    """Gradients are summed along `axis` (None: only moved); the sum becomes `target`, or is added to it. extent: of the
+    unit, what the target then holds."""
 
     source: Value
     target: Value
-    axis: Axis
+    axis: Axis | None
     extent: Keep
 
 
@@ -62,6 +68,14 @@ class Send(NamedTuple):
     unit: int
     extent: Keep
     axis: Axis
+
+
+class Carry(NamedTuple):
+    """What moves between tiers: as many bytes as `value` holds."""
+
+    value: Value
+    source: Tier
+    target: Tier
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,9 +93,10 @@ class Effect:
     reads: must be there and current. makes: must not be there, and is afterwards. adds: is made unless it is there,
     then added to. becomes: the storage of the first turns into the second, or is added to it and freed. frees: must be
     there, and is not afterwards. during: lives while the action runs. agrees: gradients are complete, and all ranks
-    know it. updates: the unit whose states are new afterwards, and this rank's part of its parameters. awaits: the host
-    waits for the memory that this value held. begins, ends: the effect of the collective that is set going, or waited
-    for: meanwhile nobody else may use what it makes, or change what it reads.
+    know it. updates: the unit whose states are new afterwards. refreshes: the unit of whose kept parameters this rank's
+    part is new afterwards. awaits: the host waits for the memory that this value held. begins, ends: the effect of the
+    collective or move that is set going, or waited for: meanwhile nobody else may use what it makes, or change what it
+    reads.
     """
 
     reads: Values = ()
@@ -93,7 +108,9 @@ class Effect:
     sums: Sum | None = None
     agrees: bool = False
     updates: int | None = None
+    refreshes: int | None = None
     sends: Send | None = None
+    carries: Carry | None = None
     work: Work | None = None
     awaits: Value | None = None
     begins: Effect | None = None
@@ -101,16 +118,17 @@ class Effect:
 
     @property
     def computes(self) -> bool:
-        """Whether its work is this rank's own, not a ring's."""
-        return self.work is not None and self.sends is None
+        """Whether its work is this rank's own, not a ring's or a link's."""
+        return self.work is not None and self.sends is None and self.carries is None
 
     @property
     def touched(self) -> frozenset[Value]:
         """The values that are made, freed or changed."""
         turned = (*(self.becomes or ()), *((self.sums.target,) if self.sums else ()))
-        states = () if self.updates is None else (v.states(self.updates), v.shard(self.updates),
-                                                  v.own(self.updates), v.whole(self.updates), v.part(self.updates))
-        return frozenset((*self.makes, *self.adds, *self.frees, *turned, *states))
+        states = () if self.updates is None else (v.states(self.updates),)
+        fresh = () if self.refreshes is None else (v.shard(self.refreshes), v.own(self.refreshes),
+                                                   v.whole(self.refreshes), v.part(self.refreshes))
+        return frozenset((*self.makes, *self.adds, *self.frees, *turned, *states, *fresh))
 
     @property
     def used(self) -> frozenset[Value]:
@@ -131,6 +149,8 @@ def effect_of(action: Action, geometry: Geometry) -> Effect:
         raise UnknownAction(action)
     if isinstance(action, Collective):
         return _collective(action, geometry)
+    if isinstance(action, Move):
+        return _move(action, geometry)
     match action:
         case Phase():
             return NOTHING
@@ -139,21 +159,23 @@ def effect_of(action: Action, geometry: Geometry) -> Effect:
         case Reshard(unit):
             return Effect(frees=(v.whole(unit),))
         case Agree():
-            return Effect(reads=tuple(map(v.reduced, geometry.wrapping.trained)), agrees=True)
+            return Effect(reads=tuple(final_grad(unit, geometry) for unit in geometry.wrapping.trained), agrees=True)
         case OptimStep(unit):
-            return Effect(reads=(v.reduced(unit), v.states(unit)), during=(v.grad_fp32(unit),), updates=unit,
-                          becomes=(v.whole(unit), v.part(unit)) if _updates_a_part(geometry) else None,
-                          work=Work("optim_step", unit))
+            effect = Effect(reads=(final_grad(unit, geometry), v.states(unit)), during=(v.grad_fp32(unit),),
+                            updates=unit, work=Work("optim_step", unit))
+            away = geometry.placement.tiers.optimizer is not geometry.placement.tiers.params
+            return replace(effect, makes=(v.new(unit),)) if away else replace(effect, **_refreshed(unit, geometry))
         case FreeGrad(unit):
-            return Effect(frees=(v.reduced(unit),))
+            return Effect(frees=(final_grad(unit, geometry),))
         case AwaitFree(unit):
             return Effect(awaits=v.whole(unit))
-        case Begin(collective):
-            whole = effect_of(collective, geometry)
-            return replace(whole, becomes=None, frees=(), begins=whole)
-        case End(collective):
-            whole = effect_of(collective, geometry)
-            return Effect(becomes=whole.becomes, frees=whole.frees, sums=whole.sums, ends=whole)
+        case Begin(going):
+            whole = effect_of(going, geometry)
+            return replace(whole, becomes=None, frees=(), refreshes=None, begins=whole)
+        case End(going):
+            whole = effect_of(going, geometry)
+            return Effect(becomes=whole.becomes, frees=whole.frees, refreshes=whole.refreshes, sums=whole.sums,
+                          ends=whole)
         case _:
             assert_never(action)
 
@@ -214,6 +236,39 @@ def _collective(action: Collective, geometry: Geometry) -> Effect:
                           **_sent("all_reduce", unit, extent, axis, kind="all_reduce_shard"))
         case _:
             assert_never(action)
+
+
+def _move(action: Move, geometry: Geometry) -> Effect:
+    """What happens between tiers."""
+    tiers, unit = geometry.placement.tiers, action.unit
+    reduced, away, kept = v.reduced(unit), v.offloaded(unit), geometry.placement.optim
+    match action:
+        case DownloadGrad():
+            return Effect(reads=(reduced,), adds=(away,), frees=(reduced,), sums=Sum(reduced, away, None, kept),
+                          carries=Carry(away, DEVICE, tiers.optimizer), work=Work("download", unit))
+        case UploadGrad():
+            return Effect(reads=(away,), makes=(reduced,), frees=(away,), sums=Sum(away, reduced, None, kept),
+                          carries=Carry(away, tiers.optimizer, DEVICE), work=Work("upload", unit))
+        case UploadParam():
+            new = v.new(unit)
+            return Effect(reads=(new,), frees=(new,), **_refreshed(unit, geometry),
+                          carries=Carry(new, tiers.optimizer, DEVICE), work=Work("upload", unit))
+        case FetchParam():
+            rest = kept_params(unit, geometry)
+            return Effect(reads=(rest,), makes=(v.part(unit) if geometry.shards > 1 else v.whole(unit),),
+                          carries=Carry(rest, tiers.params, DEVICE), work=Work("upload", unit))
+        case _:
+            assert_never(action)
+
+
+def _refreshed(unit: int, geometry: Geometry) -> dict[str, Any]:
+    """What an effect has that writes new parameters where they are kept."""
+    return {"refreshes": unit, "becomes": (v.whole(unit), v.part(unit)) if _updates_a_part(geometry) else None}
+
+
+def final_grad(unit: int, geometry: Geometry) -> Value:
+    """The gradient that the optimizer reads."""
+    return v.reduced(unit) if geometry.placement.tiers.optimizer is DEVICE else v.offloaded(unit)
 
 
 def _sent(op: str, unit: int, extent: Keep, axis: Axis, kind: str | None = None) -> dict[str, Any]:

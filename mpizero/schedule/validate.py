@@ -22,6 +22,7 @@ from mpizero.schedule.effects import (
     Sum,
     changes,
     effect_of,
+    final_grad,
     kept_params,
     resting,
 )
@@ -67,6 +68,7 @@ class _Checker:
         self.geometry, self.limit, self.there = geometry, limit, set(resting(geometry))
         # frozen parameters have none: they are never stale
         self.version = {kept_params(unit, geometry): 0 for unit in geometry.wrapping.trained}
+        self.updated = dict.fromkeys(geometry.wrapping.trained, 0)  # unit -> updates in its states
         self.newest = 0
         self.gradients: dict[Value, _Gradient] = {}
         self.counted: set[int] = set()  # microbatches whose loss counts in this step
@@ -89,6 +91,8 @@ class _Checker:
             self._agree()
         if effect.updates is not None:
             self._update(effect.updates)
+        if effect.refreshes is not None:
+            self._refresh(effect.refreshes)
         self._note_gradients(effect)
         for change in changes(effect, self.there):
             self._note(change)
@@ -122,7 +126,7 @@ class _Checker:
         for value in (*effect.frees, *(effect.becomes or ())[:1]):
             if value not in self.there:
                 raise IllegalSchedule(f"it frees {value}, which is not there")
-            if value.name is Name.REDUCED and not self.agreed:
+            if value.name in (Name.REDUCED, Name.OFFLOADED) and not self.agreed and effect.sums is None:
                 raise IllegalSchedule(f"it frees {value}, on which ranks have not agreed")
 
     def _stale(self, value: Value) -> str:
@@ -132,14 +136,14 @@ class _Checker:
 
     def _note(self, change: Change) -> None:
         match change:
-            case Made(Value(name=Name.WHOLE) as value):
+            case Made(Value(name=Name.WHOLE | Name.PART) as value):
                 if (kept := kept_params(value.index, self.geometry)) in self.version:
                     self.version[value] = self.version[kept]
                 self.gathered += 1
                 self.most = max(self.most, self.gathered)
             case Freed(Value(name=Name.WHOLE)):
                 self.gathered -= 1
-            case Freed(Value(name=Name.REDUCED) as value):
+            case Freed(Value(name=Name.REDUCED | Name.OFFLOADED) as value) if value in self.gradients:
                 self._forget(value)
             case Became(value, new) if value in self.version:
                 self.version[new] = self.version.pop(value)
@@ -165,7 +169,8 @@ class _Checker:
         source, target, axis, extent = sums
         found, before = self.gradients[source], self.gradients.get(target)
         _rule(not self.agreed, "ranks have agreed on the gradients already")
-        _rule(axis in found.unsummed or self.geometry.mesh.size(axis) == 1, f"{source} is summed along {axis} already")
+        _rule(axis is None or axis in found.unsummed or self.geometry.mesh.size(axis) == 1,
+              f"{source} is summed along {axis} already")
         summed = _Gradient(set(found.parts), found.unsummed - {axis},
                            extent if extent is not REPLICATED and self.geometry.shards > 1 else found.extent)
         if source != target:
@@ -208,17 +213,21 @@ class _Checker:
 
     def _update(self, unit: int) -> None:
         """An update reads a gradient on which all agree, once; from then on older parameters are stale."""
-        reduced, kept, placement = v.reduced(unit), kept_params(unit, self.geometry), self.geometry.placement
+        reduced, placement = final_grad(unit, self.geometry), self.geometry.placement
         _rule(self.agreed, "ranks have not agreed on the gradients")
         _rule(reduced not in self.used, f"{reduced} has been used for an update")
         _rule(self.gradients[reduced].extent in (REPLICATED, placement.optim),
               f"{reduced} holds {_EXTENT[self.gradients[reduced].extent]} alone, and its optimizer updates "
               f"{_EXTENT[placement.optim]}")
-        _rule(placement.params is REPLICATED or v.whole(unit) not in self.there,
-              f"unit {unit} is gathered: the whole parameters would be old ones")
         self.used.add(reduced)
-        self.version[kept] += 1
-        self.newest = max(self.newest, self.version[kept])
+        self.updated[unit] += 1
+        self.newest = max(self.newest, self.updated[unit])
+
+    def _refresh(self, unit: int) -> None:
+        """Kept parameters get what their states have."""
+        _rule(self.geometry.placement.params is REPLICATED or v.whole(unit) not in self.there,
+              f"unit {unit} is gathered: the whole parameters would be old ones")
+        self.version[kept_params(unit, self.geometry)] = self.updated[unit]
 
     # -- gathers ------------------------------------------------------------------------------------------------------
 
@@ -255,9 +264,11 @@ class _Checker:
 _EXTENT = {REPLICATED: "the whole unit", SHARDED: "this rank's shard", OWNED: "the units that it owns"}
 
 
-def _name(collective: Effect) -> str:
-    assert collective.sends is not None
-    return f"{collective.sends.op} of unit {collective.sends.unit}"
+def _name(going: Effect) -> str:
+    if going.carries is not None:
+        return f"move of {going.carries.value} from {going.carries.source} to {going.carries.target}"
+    assert going.sends is not None
+    return f"{going.sends.op} of unit {going.sends.unit}"
 
 
 def _rule(holds: bool, otherwise: str) -> None:

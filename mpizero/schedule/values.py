@@ -6,13 +6,15 @@
     saved[s, mb]   what backward of segment s needs; saved[S]: of the loss           Forward(s), Loss
     dy[s, mb]      gradient of the output of segment s                               Backward(s + 1), LossBackward
     whole[u]       parameters of unit u, all of them                                 rests where placed so, else Gather
-    part[u]        the same, of which this rank's part alone is new                  OptimStep, until AllGatherParam
+    part[u]        the same, of which this rank's part alone is there, or new        OptimStep, UploadParam, FetchParam
     shard[u]       this rank's shard of them                                         rests where placed so
     own[u]         all of them where this rank owns the unit, else nothing           rests where placed so
     states[u]      what the optimizer keeps                                          rests
     grad[u]        gradient of this rank's samples, whole                            Backward
     reduced[u]     the same, summed over ranks                                       a reduction
+    offloaded[u]   the reduced gradient, where states off the device rest            DownloadGrad
     grad_fp32[u]   float32 gradient of the block that is updated                     lives inside OptimStep
+    new[u]         what an update off the device gives, rounded                      OptimStep, until UploadParam
 
 S is the number of segments: the loss comes after the last of them.
 """
@@ -37,7 +39,9 @@ class Name(StrEnum):
     STATES = "states"
     GRAD = "grad"
     REDUCED = "reduced"
+    OFFLOADED = "offloaded"
     GRAD_FP32 = "grad_fp32"
+    NEW = "new"
 
 
 @dataclass(frozen=True, order=True, slots=True)
@@ -96,6 +100,14 @@ def grad(unit: int) -> Value:
 
 def reduced(unit: int) -> Value:
     return Value(Name.REDUCED, unit)
+
+
+def offloaded(unit: int) -> Value:
+    return Value(Name.OFFLOADED, unit)
+
+
+def new(unit: int) -> Value:
+    return Value(Name.NEW, unit)
 
 
 def grad_fp32(unit: int) -> Value:

@@ -5,7 +5,8 @@ from mpizero.schedule.passes.drop import without_lone_collectives, without_savin
 from mpizero.schedule.passes.gathers import (
     backward_prefetch, forward_prefetch, gather_once, keep_last_unit, limit_all_gathers,
 )
+from mpizero.schedule.passes.offload import offloaded
 from mpizero.schedule.passes.overlap import overlapped
 
-__all__ = ["backward_prefetch", "forward_prefetch", "gather_once", "keep_last_unit", "limit_all_gathers", "overlapped",
-           "without_lone_collectives", "without_saving"]
+__all__ = ["backward_prefetch", "forward_prefetch", "gather_once", "keep_last_unit", "limit_all_gathers", "offloaded",
+           "overlapped",           "without_lone_collectives", "without_saving"]

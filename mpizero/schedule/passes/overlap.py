@@ -1,16 +1,17 @@
-"""The pass that lets collectives go on while the rank computes: each is begun where it stood, and ended late."""
+"""The pass that lets collectives and moves go on while the rank computes: each is begun where it stood, and ended
+late."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
 from mpizero.layout.geometry import Geometry
-from mpizero.schedule.actions import Action, Begin, Collective, End, Phase
+from mpizero.schedule.actions import Action, Begin, End, Going, Phase
 from mpizero.schedule.effects import Effect, effect_of
 
 
 def overlapped(actions: Iterable[Action], geometry: Geometry) -> list[Action]:
-    """Begin every collective where it stands, and end it before the first action that needs its result, or changes what
+    """Begin every collective and every move where it stands, and end it before the first action that needs its result, or changes what
     it reads.
 
     A reduction ends at the latest when the next one along its axis begins, so at most one whole gradient waits in
@@ -21,7 +22,7 @@ def overlapped(actions: Iterable[Action], geometry: Geometry) -> list[Action]:
     actions, under_way = list(actions), _UnderWay(geometry)
     marks = [i for i, action in enumerate(actions) if isinstance(action, Phase) and action.name == "reduce"]
     for place, action in enumerate(actions):
-        if isinstance(action, Collective):
+        if isinstance(action, Going):
             under_way.come(action)
         else:
             under_way.make_way(effect_of(action, geometry), sums=place in marks[-1:])
@@ -32,46 +33,61 @@ def overlapped(actions: Iterable[Action], geometry: Geometry) -> list[Action]:
 
 
 class _UnderWay:
-    """The collectives that are open, or put off until an open one ends, with their effects."""
+    """What is open, or put off until an open one ends, with its effect."""
 
     def __init__(self, geometry: Geometry):
         self.geometry = geometry
         self.out: list[Action] = []
-        self.open: dict[Collective, Effect] = {}
-        self.put_off: dict[Collective, Effect] = {}
+        self.open: dict[Going, Effect] = {}
+        self.put_off: list[tuple[Going, Effect]] = []  # the same action may come twice
 
-    def come(self, action: Collective) -> None:
+    def come(self, action: Going) -> None:
         """Begin it, or put it off."""
-        effect = effect_of(action, self.geometry)
-        if any(other.meets(effect) for other in (*self.open.values(), *self.put_off.values())):
-            self.put_off[action] = effect
-        else:
-            self._begin(action, effect)
+        self.put_off.append((action, effect_of(action, self.geometry)))
+        self._begin_ready()
 
     def make_way(self, effect: Effect, sums: bool) -> None:
-        """End what must be over before an action; or all reductions."""
+        """End what must be over before an action; or all reductions, and what moves sums."""
         def first(other: Effect) -> bool:
             return other.meets(effect) or sums and other.sums is not None
 
-        while any(map(first, self.put_off.values())):
+        while any(first(other) for _, other in self.put_off):
             self.end(next(iter(self.open)))
-        for collective in [collective for collective, other in self.open.items() if first(other)]:
-            self.end(collective)
+        while (going := next((going for going, other in self.open.items() if first(other)), None)) is not None:
+            self.end(going)
 
-    def end(self, action: Collective) -> None:
+    def end(self, action: Going) -> None:
         """And begin what was put off until now."""
+        self._close(action)
+        self._begin_ready()
+
+    def _close(self, action: Going) -> None:
         del self.open[action]
         self.out.append(End(action))
-        while (ready := self._ready()) is not None:
-            self._begin(ready, self.put_off.pop(ready))
 
-    def _ready(self) -> Collective | None:
-        return next((action for action, effect in self.put_off.items()
-                     if not any(other.meets(effect) for other in self.open.values())), None)
+    def _begin_ready(self) -> None:
+        """In order, whatever meets nothing that is open, or was put off before it."""
+        while (place := self._ready()) is not None:
+            action, effect = self.put_off[place]
+            alike = [other for other, its in self.open.items() if _alike(its, effect)]
+            for other in alike:  # then what they have held up, if it came before this one
+                self._close(other)
+            if not alike:
+                del self.put_off[place]
+                self.open[action] = effect
+                self.out.append(Begin(action))
 
-    def _begin(self, action: Collective, effect: Effect) -> None:
-        if effect.sums is not None:
-            for other in [other for other, its in self.open.items() if its.sums and its.sums.axis == effect.sums.axis]:
-                self.end(other)
-        self.open[action] = effect
-        self.out.append(Begin(action))
+    def _ready(self) -> int | None:
+        before = list(self.open.values())
+        for place, (_, effect) in enumerate(self.put_off):
+            if not any(other.meets(effect) for other in before):
+                return place
+            before.append(effect)
+        return None
+
+
+def _alike(one: Effect, other: Effect) -> bool:
+    """Whether they are reductions along one axis, or move the same way."""
+    if one.carries and other.carries:
+        return (one.carries.source, one.carries.target) == (other.carries.source, other.carries.target)
+    return bool(one.sums and other.sums and one.sums.axis is other.sums.axis)

@@ -1,0 +1,69 @@
+"""The pass that brings states from where they rest to where they are used, and back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import pairwise
+
+from mpizero.layout.tiers import DEVICE, Tiers
+from mpizero.schedule.actions import (
+    Action,
+    AllGatherParam,
+    AllReduceGrad,
+    AllReduceShard,
+    DownloadGrad,
+    FetchParam,
+    FreeGrad,
+    OptimStep,
+    Phase,
+    ReduceGrad,
+    ReduceScatterGrad,
+    Unshard,
+    UploadGrad,
+    UploadParam,
+)
+
+Reduction = ReduceScatterGrad | ReduceGrad | AllReduceGrad
+NOTHING = Phase("end")
+
+
+def offloaded(actions: Iterable[Action], tiers: Tiers) -> list[Action]:
+    """Moves where something is used on another tier than it rests on.
+
+    What a reduction leaves goes to the optimizer's states at once, and is added there to what is there of earlier
+    microbatches. Across replicas the sum of all of them is made on the device, for which it comes back. What an update
+    gives comes up right after it; parameters that rest elsewhere come up whenever they are gathered.
+    """
+    actions = list(actions)
+    if tiers.optimizer is not DEVICE:
+        actions = list(_updates_away(actions, params=tiers.params is DEVICE))
+    if tiers.params is not DEVICE:
+        actions = [each for action in actions for each in _fetched(action)]
+    return actions
+
+
+def _updates_away(actions: list[Action], params: bool) -> Iterator[Action]:
+    """params: whether these rest on the device."""
+    away: set[int] = set()  # units of whose gradient something is there already
+    for action, following in pairwise([*actions, NOTHING]):
+        if isinstance(action, AllReduceShard):
+            if action.unit in away:
+                yield from (DownloadGrad(action.unit), UploadGrad(action.unit))
+            yield from (action, DownloadGrad(action.unit))
+            away.add(action.unit)
+            continue
+        yield action
+        if isinstance(action, Reduction) and following != AllReduceShard(action.unit):
+            yield DownloadGrad(action.unit)
+            away.add(action.unit)
+        elif isinstance(action, OptimStep) and params:
+            yield UploadParam(action.unit)
+        elif isinstance(action, FreeGrad):
+            away.discard(action.unit)
+
+
+def _fetched(action: Action) -> tuple[Action, ...]:
+    """With what makes whole parameters of those that rest elsewhere."""
+    if isinstance(action, Unshard):
+        return FetchParam(action.unit), AllGatherParam(action.unit, action.axis)
+    return (action,)
