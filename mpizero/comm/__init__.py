@@ -4,6 +4,7 @@ The only package that uses MPI. What touches the module mpi4py stands in `mpizer
 it.
 """
 
+from mpizero.comm.addition import adder
 from mpizero.comm.clock import Offset, clock_offset
 from mpizero.comm.collective import Collective
 from mpizero.comm.collectives import (
@@ -30,7 +31,7 @@ from mpizero.comm.stream import Polled, Stream, Threaded, stream_for
 from mpizero.comm.traffic import Message, Record, Totals, TrafficLog
 
 __all__ = ["Collective", "Group", "Mesh", "Message", "Offset", "Polled", "Record", "Stream", "Threaded", "Totals",
-           "TrafficLog", "all_gather", "all_gather_values", "all_reduce", "barrier", "begin_all_gather",
+           "TrafficLog", "adder", "all_gather", "all_gather_values", "all_reduce", "barrier", "begin_all_gather",
            "begin_all_reduce", "begin_broadcast", "begin_reduce", "begin_reduce_scatter", "broadcast", "chunk",
            "clock_offset", "mesh", "needlessly_spread", "overlaps", "reduce", "reduce_scatter", "run_main", "start",
            "stream_for"]

@@ -60,6 +60,7 @@ class Settings:
     steps: int
     seed: int
     device_memory: int | None
+    host_memory: int | None
     check_replicas: int
     epochs: float | None = None
     end: int | None = None
@@ -68,6 +69,7 @@ class Settings:
     freeze: str | None = None
     eval_every: int = 0
     wrap: str | None = None
+    limit: str | None = None
 
     def samples(self, ranks: int) -> int:
         """How many a step takes, on all ranks together."""
@@ -164,6 +166,12 @@ class TrainConfig:
                                  "DIR/latest, DIR or DIR/step-...", metavar="PATH")
     init: str | None = _option(None, "start from these weights, of the same sizes, at step 0: a checkpoint, or a "
                                "safetensors file with GPT-2's names", metavar="PATH")
+    offload: str | None = _option(None, "what rests off the device: optimizer=cpu, or at stage 3 "
+                                  "params=cpu,optimizer=cpu (none)", metavar="WHAT=WHERE")
+    host_memory: str | None = _option(None, "the same of what a rank keeps in the host's memory (unlimited)",
+                                      metavar="SIZE")
+    limit: str | None = _option(None, "slow the links between tiers down to those of another machine, as in host=3GB/s "
+                                "(no)", metavar="LINK=RATE")
     debug: bool = _option(False, "compare each collective with other ranks' before it runs, and fill new and freed "
                           "storage with NaN: finds what runs on after it went wrong, and is slow", action="store_true")
     print_actions: bool = _option(False, "print the list of actions that a step runs", action="store_true")

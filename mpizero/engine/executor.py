@@ -12,13 +12,15 @@ import numpy as np
 
 from mpizero.comm import Polled, Stream
 from mpizero.data import Batch
+from mpizero.engine import moves
 from mpizero.engine.agreement import Agreed
 from mpizero.engine.task import Task
 from mpizero.engine.unit import Pending, Unit, Update
 from mpizero.errors import ConfigError
-from mpizero.layout import Axis, Wrapping
+from mpizero.layout import DEVICE, Axis, Tier, Wrapping
 from mpizero.memory.kinds import ACTIVATION
 from mpizero.memory.ledger import Ledger
+from mpizero.memory.links import Link, Way
 from mpizero.nn.ops.gradients import Gradients
 from mpizero.schedule import values as v
 from mpizero.schedule.actions import (
@@ -31,13 +33,16 @@ from mpizero.schedule.actions import (
     Backward,
     Begin,
     Broadcast,
-    Collective,
+    DownloadGrad,
     End,
+    FetchParam,
     Forward,
     FreeGrad,
+    Going,
     LoadBatch,
     Loss,
     LossBackward,
+    Move,
     OptimStep,
     Phase,
     ReduceGrad,
@@ -45,6 +50,8 @@ from mpizero.schedule.actions import (
     Reshard,
     UnknownAction,
     Unshard,
+    UploadGrad,
+    UploadParam,
     show,
 )
 from mpizero.schedule.values import Value
@@ -80,13 +87,14 @@ class LossSum:
 class Executor:
     """Holds the values that live between actions: `values` maps those of forward and backward; units hold their own."""
 
-    def __init__(self, task: Task, wrapping: Wrapping, units: Sequence[Unit], written: set[str], ledger: Ledger,
-                 stream: Stream | None = None):
+    def __init__(self, task: Task, wrapping: Wrapping, units: Sequence[Unit], written: set[str],
+                 tiers: Mapping[Tier, Ledger], links: Mapping[Way, Link], stream: Stream | None = None):
         """written: the parameters whose gradient an unsharded gradient holds already; the units' own set. stream: what
         drives collectives that are begun; by polls, unless given."""
-        self.task, self.segments, self.units, self.ledger = task, wrapping.segments, units, ledger
+        self.task, self.segments, self.units, self.links = task, wrapping.segments, units, links
+        self.ledger, self._ledgers = tiers[DEVICE], list(tiers.values())
         self._written, self.stream = written, stream or Polled()
-        self._pending: dict[Collective, Pending] = {}  # collectives that were begun
+        self._pending: dict[Going, Pending] = {}  # what was begun
         self.values: dict[Value, Any] = {}
         self._names: dict[Action, tuple[str, str]] = {}  # text and label of actions met before: each comes every step
         self.after_backward: dict[str, int] = {}  # live bytes by kind when the last backward had ended
@@ -125,7 +133,8 @@ class Executor:
             raise UnknownAction(action)
         self.stream.poll()
         text, label = self._names.get(action) or self._names.setdefault(action, (show(action), self._label(action)))
-        self.ledger.at(text, label)
+        for ledger in self._ledgers:
+            ledger.at(text, label)
         begin = time.perf_counter()
         execute(self, action)
         end = time.perf_counter()
@@ -215,23 +224,23 @@ class Executor:
                                   "segment before it needs: let its backward return one")
             self.values[v.dy(segment - 1, mb)] = dx
 
-    # -- collectives --------------------------------------------------------------------------------------------------
+    # -- collectives and moves ----------------------------------------------------------------------------------------
 
-    def _make(self, action: Collective) -> Pending:
-        """The collective, not yet under way."""
+    def _make(self, action: Going) -> Pending:
+        """What can be begun, not yet under way."""
+        if isinstance(action, Move):
+            return MOVES[type(action)](self.units[action.unit], self.links)
         return COLLECTIVES[type(action)](self.units[action.unit], action.axis)
 
-    def _communicate(self, action: Collective) -> None:
+    def _go(self, action: Going) -> None:
         self._make(action).finish()
 
     def _begin(self, action: Begin) -> None:
         self._pending[action.action] = pending = self._make(action.action)
-        self.stream.begin(pending.collective)
+        pending.begin(self.stream)
 
     def _end(self, action: End) -> None:
-        pending = self._pending.pop(action.action)
-        self.stream.finish(pending.collective)
-        pending.done()
+        self._pending.pop(action.action).end(self.stream)
 
     # -- the end of a step --------------------------------------------------------------------------------------------
 
@@ -253,6 +262,12 @@ COLLECTIVES: dict[type, Callable[[Unit, Axis], Pending]] = {
     AllReduceShard: lambda unit, axis: unit.all_reduce_shard(axis),
     AllGatherParam: lambda unit, axis: unit.all_gather_param(axis),
 }
+MOVES: dict[type, Callable[[Unit, Mapping[Way, Link]], Pending]] = {
+    DownloadGrad: moves.download_grad,
+    UploadGrad: moves.upload_grad,
+    UploadParam: moves.upload_param,
+    FetchParam: moves.fetch_param,
+}
 EXECUTE: dict[type, Callable[[Executor, Any], None]] = {
     Phase: Executor._enter,
     LoadBatch: Executor._load_batch,
@@ -267,5 +282,5 @@ EXECUTE: dict[type, Callable[[Executor, Any], None]] = {
     AwaitFree: lambda run, action: None,  # whoever computes has nothing under way
     Begin: Executor._begin,
     End: Executor._end,
-    **dict.fromkeys(COLLECTIVES, Executor._communicate),
+    **dict.fromkeys((*COLLECTIVES, *MOVES), Executor._go),
 }

@@ -39,7 +39,7 @@ def params_from_master(unit: Unit) -> None:
         for start in range(0, master.size, size):
             part = slice(start, min(start + size, master.size))
             narrow(master[part], out[part], scratch[: part.stop - start], more[: part.stop - start])
-    elif master.dtype != unit.dtype:
+    elif unit.has_master:
         np.copyto(out, master, casting="unsafe")  # same_kind does not know bfloat16
     if unit.placement.params is REPLICATED and unit.placement.optim is SHARDED:
         unit.all_gather_param(Axis.SHARD).finish()

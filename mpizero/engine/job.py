@@ -3,7 +3,7 @@ change."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 
@@ -22,11 +22,12 @@ from mpizero.engine.state import TrainingState
 from mpizero.engine.task import Task, built_in_task
 from mpizero.engine.unit import Unit
 from mpizero.errors import OutOfDeviceMemory
-from mpizero.layout import (OPTIMIZERS, ActivationBytes, Axis, Geometry, Policy, Wrapping, freeze, named_policy,
-                            with_decay)
+from mpizero.layout import (DEVICE, HOST, OPTIMIZERS, ActivationBytes, Axis, Geometry, Policy, Tier, Wrapping, freeze,
+                            named_policy, with_decay)
 from mpizero.memory.heap import keep_heap
 from mpizero.memory.host import available_bytes
 from mpizero.memory.ledger import Ledger
+from mpizero.memory.links import Link, Way, make_links, parse_limits
 from mpizero.nn.losses import CrossEntropy
 from mpizero.optim import SGD, Adam, Lion, LossScaler, Optimizer
 from mpizero.planner import plan_memory, plan_traffic, sent_bytes
@@ -46,7 +47,8 @@ class Job:
     mesh: Mesh
     geometry: Geometry
     lists: Schedule
-    ledger: Ledger
+    tiers: Mapping[Tier, Ledger]
+    links: Mapping[Way, Link]
     log: TrafficLog
     state: TrainingState
     executor: Executor
@@ -55,6 +57,11 @@ class Job:
     @property
     def wrapping(self) -> Wrapping:
         return self.geometry.wrapping
+
+    @property
+    def ledger(self) -> Ledger:
+        """The device's."""
+        return self.tiers[DEVICE]
 
     @cached_property
     def planned_sent(self) -> dict[bool, int]:
@@ -115,7 +122,8 @@ def prepare(config: TrainConfig, world: Group, *, task: Task | None = None, poli
     if config.overlap == "auto" and overlaps(world.hosts):
         settings = replace(settings, step=replace(settings.step, overlap=True))
     debug |= config.debug
-    ledger, log = Ledger(settings.device_memory, debug), TrafficLog(timed=config.log is not None)
+    tiers = {DEVICE: Ledger(settings.device_memory, debug), HOST: Ledger(settings.host_memory, debug, HOST)}
+    ledger, log = tiers[DEVICE], TrafficLog(timed=config.log is not None)
     world = world.using(log=log, mem=ledger, checked=debug)
     compare_settings(config, settings, world)
     settings.step.mesh(world.size)  # a shard size that does not divide shows before data is read
@@ -136,14 +144,15 @@ def prepare(config: TrainConfig, world: Group, *, task: Task | None = None, poli
     compare_model(setup.wrapping, world)
     grid, written = mesh(world, setup.geometry.mesh), set[str]()
     geometry = setup.geometry.at(grid.group(Axis.SHARD).rank)
-    units = [Unit(index, geometry, grid, ledger, written) for index in range(len(setup.wrapping.units))]
+    units = [Unit(index, geometry, grid, tiers, written) for index in range(len(setup.wrapping.units))]
     for unit in units:
         initialise(unit, task.model, settings.seed)
     state = TrainingState(units, make_scaler(settings))
     stream = stream_for(world)
     ledger.between = stream.poll
-    executor = Executor(task, setup.wrapping, units, written, ledger, stream)
-    return Job(config, settings, task, world, grid, geometry, setup.lists, ledger, log, state, executor,
+    links = make_links(parse_limits(settings.limit), stream.poll)
+    executor = Executor(task, setup.wrapping, units, written, tiers, links, stream)
+    return Job(config, settings, task, world, grid, geometry, setup.lists, tiers, links, log, state, executor,
                optimizer)
 
 

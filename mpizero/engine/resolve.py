@@ -10,8 +10,9 @@ from mpizero.dtypes import reduction
 from mpizero.engine.config import BY_MODEL, SIZES, CheckpointSettings, Settings, TrainConfig
 from mpizero.engine.optimizers import OptimSettings, defaults, having, parse_betas
 from mpizero.errors import ConfigError
-from mpizero.layout import check_policy, optimizer_spec, require_narrow
+from mpizero.layout import check_policy, offload_text, optimizer_spec, parse_offload, require_narrow
 from mpizero.layout.models import GPTConfig, MLPSizes
+from mpizero.memory.links import parse_limits
 from mpizero.quantities import parse_memory
 from mpizero.schedule import StepSettings
 from mpizero.schedule.compose import LARGEST
@@ -24,6 +25,7 @@ def _step_settings(config: TrainConfig) -> StepSettings:
     """What shapes the lists of actions."""
     told = {field.name: getattr(config, field.name) for field in fields(StepSettings)}
     told["overlap"] = config.overlap == "on"  # auto: until the ranks have met
+    told["offload"] = offload_text(parse_offload(config.offload))
     return StepSettings(**{name: value for name, value in told.items() if (name, value) != ("accumulation", None)})
 
 
@@ -49,7 +51,8 @@ def resolve(config: TrainConfig, steps: int | None = None, ranks: int | None = N
     optim = OptimSettings(chosen["optimizer"], chosen["weight_decay"], chosen["lr"], chosen["warmup"], config.clip,
                           config.decay, betas, None if momentum is None else float(momentum),
                           config.no_master_weights)
-    memory = None if config.device_memory is None else parse_memory(config.device_memory)
+    device, host = (None if size is None else parse_memory(size) for size in (config.device_memory, config.host_memory))
+    parse_limits(config.limit)
     wire, sums = reduction(config.dtype, config.reduce_dtype, config.sum_dtype)
     batch_size, step = _divided(config, ranks)
     return Settings(
@@ -66,7 +69,8 @@ def resolve(config: TrainConfig, steps: int | None = None, ranks: int | None = N
         batch_size=batch_size,
         steps=chosen["steps"],
         seed=config.seed,
-        device_memory=memory,
+        device_memory=device,
+        host_memory=host,
         check_replicas=config.check_replicas,
         epochs=config.epochs,
         checkpoints=CheckpointSettings(config.save, config.save_every, config.keep, config.resume, config.init),
@@ -74,6 +78,7 @@ def resolve(config: TrainConfig, steps: int | None = None, ranks: int | None = N
         freeze=" ".join(config.freeze) or None,
         eval_every=config.eval_every,
         wrap=config.wrap,
+        limit=config.limit,
     )
 
 

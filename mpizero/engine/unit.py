@@ -5,22 +5,26 @@
 the optimizer declares, and the float32 "master" weights. Float32 parameters, and those that shall have no master
 weights, are their own: then "master" is a view of `param`. So it is of a frozen unit, which keeps nothing else. Where
 units have owners, the shard of the owner is all of the unit, and that of others is empty.
+
+[Note: Where a rank keeps it] Each tier has its ledger. States off the device (`home`) have the reduced gradient come to
+them (`offloaded`), and give new parameters (`new`), which go back up; `moves` says how.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
 
-from mpizero.comm import (Collective, Mesh, begin_all_gather, begin_all_reduce, begin_broadcast, begin_reduce,
+from mpizero.comm import (Collective, Mesh, Stream, begin_all_gather, begin_all_reduce, begin_broadcast, begin_reduce,
                           begin_reduce_scatter)
 from mpizero.dtypes import numpy_dtype
-from mpizero.layout import MASTER, OWNED, REPLICATED, SHARDED, Axis, Geometry, Keep, stored_states
+from mpizero.layout import DEVICE, MASTER, OWNED, REPLICATED, SHARDED, Axis, Geometry, Keep, Tier
 from mpizero.memory.kinds import GRAD, OPTIM, PARAM, UNSHARDED_GRAD, UNSHARDED_PARAM
 from mpizero.memory.ledger import Ledger
+from mpizero.memory.links import Transfer
 from mpizero.optim import Optimizer
 
 Array = np.ndarray
@@ -38,14 +42,29 @@ class Update:
 
 @dataclass(frozen=True)
 class Pending:
-    """A collective that a unit has begun. done: what makes its result the unit's, once it is over."""
+    """A collective or a move of a unit, not yet under way. done: what makes its result the unit's, once it is over."""
 
-    collective: Collective
+    going: Collective | Transfer
     done: Callable[[], None]
 
+    def begin(self, stream: Stream) -> None:
+        """Set it going; `stream` drives collectives."""
+        if isinstance(self.going, Transfer):
+            self.going.begin()
+        else:
+            stream.begin(self.going)
+
+    def end(self, stream: Stream) -> None:
+        """Wait for what was begun."""
+        if isinstance(self.going, Transfer):
+            self.going.finish()
+        else:
+            stream.finish(self.going)
+        self.done()
+
     def finish(self) -> None:
-        """Wait for it."""
-        self.collective.finish()
+        """Do it, alone."""
+        self.going.finish()
         self.done()
 
 
@@ -55,10 +74,11 @@ class Unit:
     written: the parameters whose gradient an unsharded gradient holds already; one set for all units of a model.
     """
 
-    def __init__(self, index: int, geometry: Geometry, mesh: Mesh, ledger: Ledger, written: set[str]):
-        """index: which of the units of `geometry`, which is of this rank's place."""
+    def __init__(self, index: int, geometry: Geometry, mesh: Mesh, tiers: Mapping[Tier, Ledger], written: set[str]):
+        """index: which of the units of `geometry`, which is of this rank's place. tiers: their ledgers."""
         layout = self.layout = geometry.wrapping.units[index]
-        self.placement, self.mesh, self.ledger = geometry.placement, mesh, ledger
+        self.placement, self.mesh, self.ledger = geometry.placement, mesh, tiers[DEVICE]
+        self.home = tiers[geometry.placement.tiers.optimizer]  # of the optimizer's states
         self._written = written
         self.dtype = numpy_dtype(geometry.dtype)
         self.wire, self.grad_dtype = numpy_dtype(geometry.wire), numpy_dtype(geometry.sums)
@@ -69,16 +89,20 @@ class Unit:
             self.shard = slice(0, geometry.kept(index, OWNED))
         self.phase = "start"
         self._unsharded_param: Array | None = None  # (padded_numel,) where parameters are sharded, while gathered
+        self.offloaded: Array | None = None  # this rank's part of the reduced gradient, off the device
+        self.new: Array | None = None  # what an update off the device gave, in `dtype`
         # (padded_numel,) in `dtype`, from the first backward to the reduction
         self._unsharded_grad: Array | None = None
-        self._grad: Array | None = None  # reduced, in `grad_dtype`: whole or a shard, as the reduction leaves it
+        self.reduced: Array | None = None  # gradient, in `grad_dtype`: whole or a shard, as the reduction leaves it
 
-        ledger.at("init", layout.name)
-        self.param = ledger.zeros(self._numel(self.placement.params), self.dtype, PARAM)
-        stored = () if layout.frozen else stored_states(geometry.optimizer, geometry.dtype)
+        for each in tiers.values():
+            each.at("init", layout.name)
+        self.param = tiers[self.placement.tiers.params].zeros(self._numel(self.placement.params), self.dtype, PARAM)
+        stored = () if layout.frozen else geometry.stored
         numel = self._numel(self.placement.optim)
-        self.states: dict[str, Array] = {} if MASTER in stored else {MASTER.name: self.updated_param}
-        self.states |= {state.name: ledger.zeros(numel, numpy_dtype(state.dtype), OPTIM) for state in stored}
+        self.has_master = any(state.name == MASTER.name for state in stored)  # apart from the parameters
+        self.states: dict[str, Array] = {} if self.has_master else {MASTER.name: self.updated_param}
+        self.states |= {state.name: self.home.zeros(numel, numpy_dtype(state.dtype), OPTIM) for state in stored}
 
     # -- ranges -------------------------------------------------------------------------------------------------------
 
@@ -144,12 +168,13 @@ class Unit:
         """All-gather the whole parameters from the shards, or broadcast them from the owner."""
         assert self.placement.params is not REPLICATED and self._unsharded_param is None, \
             f"unit {self.layout.name} is whole"
-        whole = self.ledger.empty(self.layout.padded_numel, self.dtype, UNSHARDED_PARAM)
+        whole = self.open_param()
+        return Pending(self.begin_gather(whole, self.param, axis, self.phase), _nothing)
 
-        def done() -> None:
-            self._unsharded_param = whole
-
-        return Pending(self.begin_gather(whole, self.param, axis, self.phase), done)
+    def open_param(self) -> Array:
+        """(padded_numel,) in `dtype`, to be filled."""
+        self._unsharded_param = self.ledger.empty(self.layout.padded_numel, self.dtype, UNSHARDED_PARAM)
+        return self._unsharded_param
 
     def begin_gather(self, whole: Array, kept: Array, axis: Axis, phase: str) -> Collective:
         """Fill `whole` (padded_numel,) from what each rank along the axis keeps."""
@@ -166,17 +191,18 @@ class Unit:
         self._unsharded_param = None
 
     def all_gather_param(self, axis: Axis) -> Pending:
-        """Complete kept whole parameters from what each rank along the axis updated."""
-        return Pending(begin_all_gather(self.mesh.group(axis), self.param, unit=self.layout.name, phase=self.phase),
-                       _nothing)
+        """Complete whole parameters from what each rank along the axis updated, or fetched."""
+        return Pending(begin_all_gather(self.mesh.group(axis), self.whole_param, unit=self.layout.name,
+                                        phase=self.phase), _nothing)
 
     # -- gradients ----------------------------------------------------------------------------------------------------
 
     @property
     def grad(self) -> Array:
-        """The reduced gradient."""
-        assert self._grad is not None, f"unit {self.layout.name} has no reduced gradient"
-        return self._grad
+        """The reduced gradient, wherever it is."""
+        found = self.offloaded if self.reduced is None else self.reduced
+        assert found is not None, f"unit {self.layout.name} has no reduced gradient"
+        return found
 
     def open_grad(self) -> dict[str, Array]:
         """Name -> view of the unsharded gradient, to which a backward adds; it is made at the first call."""
@@ -207,19 +233,19 @@ class Unit:
 
     def _reduce(self, axis: Axis, begin: Callable[..., Collective]) -> Pending:
         """To what this rank keeps."""
-        flat, first = self._close_grad(), self._grad is None
+        flat, first = self._close_grad(), self.reduced is None
         if first:
-            self._grad = self.ledger.empty(self._numel(SHARDED), self.grad_dtype, GRAD)
+            self.reduced = self.ledger.empty(self._numel(SHARDED), self.grad_dtype, GRAD)
         ring = begin(self.mesh.group(axis), flat, self.grad, accumulate=not first, wire=self.wire,
                      unit=self.layout.name, phase=self.phase)
         return Pending(ring, lambda: self.ledger.discard(flat))
 
     def all_reduce_grad(self, axis: Axis) -> Pending:
         """Sum along the axis; the whole sum becomes, or is added to, the reduced gradient."""
-        flat, first = self._close_grad(), self._grad is None
+        flat, first = self._close_grad(), self.reduced is None
         in_place = first and self.grad_dtype == self.dtype
         if first:
-            self._grad = flat if in_place else self.ledger.empty(flat.size, self.grad_dtype, GRAD)
+            self.reduced = flat if in_place else self.ledger.empty(flat.size, self.grad_dtype, GRAD)
         ring = begin_all_reduce(self.mesh.group(axis), flat, self.grad, accumulate=not first, wire=self.wire,
                                 unit=self.layout.name, phase=self.phase)
 
@@ -243,18 +269,21 @@ class Unit:
     def free_grad(self) -> None:
         """Free the reduced gradient."""
         self.ledger.discard(self.grad)
-        self._grad = None
+        self.reduced = self.offloaded = None
 
     # -- update -------------------------------------------------------------------------------------------------------
 
     def optim_step(self, update: Update) -> None:
-        """The optimizer on this rank's range; the result is rounded into the parameters it keeps. Weight decay shrinks
-        the elements of its own parameters alone, wherever the shard begins."""
+        """The optimizer on this rank's range; the result is rounded into the parameters it keeps, or into `new` where
+        these are not where the states are. Weight decay shrinks the elements of its own parameters alone, wherever the
+        shard begins."""
         assert self._unsharded_param is None, f"unit {self.layout.name} is gathered: its whole parameters would be old"
         kept, master = self.range_of(self.placement.optim), self.states[MASTER.name]
-        out = None if master.dtype == self.dtype else self.updated_param
+        out = self.updated_param if self.has_master else None
+        if self.placement.tiers.params is not self.placement.tiers.optimizer:
+            out = self.new = self.home.empty(master.size, self.dtype, PARAM)
         update.optimizer.update(master, self.states, self.part_of(self.grad, kept), lr=update.lr, step=update.step,
-                                factor=update.factor, mem=self.ledger, out=out, decayed=self.layout.decayed(kept))
+                                factor=update.factor, mem=self.home, out=out, decayed=self.layout.decayed(kept))
 
 
 def _nothing() -> None:

@@ -14,8 +14,9 @@ from mpizero.layout.states import (ADAM, MASTER, OPTIMIZERS, OptimizerSpec, Sees
 from mpizero.layout.tiers import DEVICE, HOST, NVME, Tier, Tiers, offload_text, parse_offload
 from mpizero.layout.wrapping import Policy, SegmentUse, Wrapping, wrap
 
-__all__ = ["ADAM", "DEVICE", "HOST", "MASTER", "NVME", "OPTIMIZERS", "OWNED", "REPLICATED", "SHARDED", "UPDATE_BLOCK", "ActivationBytes", "Axis",
-           "FlatLayout", "Geometry", "Keep", "MeshShape", "ModelSpec", "OptimizerSpec", "ParamSpec", "Placement",
-           "Policy", "Sees", "SegmentBytes", "SegmentSpec", "SegmentUse", "StateSpec", "Tier", "Tiers", "Wrapping", "check_policy",
-           "flatten", "freeze", "mesh_shape", "named_policy", "offload_text", "optimizer_bytes", "optimizer_spec", "parse_offload", "require_elements",
-           "require_narrow", "stored_states", "update_block_numel", "with_decay", "wrap"]
+__all__ = ["ADAM", "DEVICE", "HOST", "MASTER", "NVME", "OPTIMIZERS", "OWNED", "REPLICATED", "SHARDED", "UPDATE_BLOCK",
+           "ActivationBytes", "Axis", "FlatLayout", "Geometry", "Keep", "MeshShape", "ModelSpec", "OptimizerSpec",
+           "ParamSpec", "Placement", "Policy", "Sees", "SegmentBytes", "SegmentSpec", "SegmentUse", "StateSpec", "Tier",
+           "Tiers", "Wrapping", "check_policy", "flatten", "freeze", "mesh_shape", "named_policy", "offload_text",
+           "optimizer_bytes", "optimizer_spec", "parse_offload", "require_elements", "require_narrow", "stored_states",
+           "update_block_numel", "with_decay", "wrap"]

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from mpizero.dtypes import ITEMSIZE
 from mpizero.layout.mesh import Axis, MeshShape
 from mpizero.layout.placement import OWNED, REPLICATED, SHARDED, Keep, Placement
-from mpizero.layout.states import ADAM, OptimizerSpec, optimizer_bytes
+from mpizero.layout.states import ADAM, MASTER, OptimizerSpec, StateSpec, stored_states
 from mpizero.layout.wrapping import Wrapping
 
 
@@ -61,9 +61,17 @@ class Geometry:
         return ITEMSIZE[self.sums]
 
     @property
+    def stored(self) -> tuple[StateSpec, ...]:
+        """What is stored beside the parameters. Parameters that rest elsewhere cannot be what is updated: then it is a
+        copy of them."""
+        stored, tiers = stored_states(self.optimizer, self.dtype), self.placement.tiers
+        apart = MASTER not in stored and tiers.params is not tiers.optimizer
+        return (replace(MASTER, dtype=self.dtype), *stored) if apart else stored
+
+    @property
     def optimizer_bytes(self) -> int:
         """K of ZeRO sec. 3.1."""
-        return optimizer_bytes(self.optimizer, self.dtype)
+        return sum(ITEMSIZE[state.dtype] for state in self.stored)
 
     def kept(self, unit: int, keep: Keep) -> int:
         """Elements of `unit` that a rank keeps."""

@@ -42,5 +42,5 @@ class Placement:
             raise ConfigError("a unit that one rank owns is updated there: let it own parameters, gradients and the "
                               "optimizer's states")
         if self.params is REPLICATED and self.tiers.params is not DEVICE:
-            raise ConfigError("`offload` of params needs parameters that are gathered for their use: take `stage` 3, or "
-                              "offload the optimizer's states alone")
+            raise ConfigError("`offload` of params needs parameters that are gathered for their use: take `stage` "
+                              "3, or offload the optimizer's states alone")

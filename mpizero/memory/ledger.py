@@ -51,12 +51,13 @@ class Ledger:
     """Counts the live bytes of one device by kind, and their peaks: `peak` of each kind, `peak_live` by kind at the
     moment of the highest `peak_bytes` of all; `action_peak_live` and `action_peak_bytes` are those within the action.
 
-    capacity: bytes beyond which an allocation raises `OutOfDeviceMemory`; None for no limit.
+    capacity: bytes beyond which an allocation raises `OutOfDeviceMemory`; None for no limit. tier: whose bytes these
+    are.
     debug: fill new and discarded floating-point buffers with NaN, so that a read of stale storage shows.
     """
 
-    def __init__(self, capacity: int | None = None, debug: bool = False):
-        self.capacity = capacity
+    def __init__(self, capacity: int | None = None, debug: bool = False, tier: str = "device"):
+        self.capacity, self.tier = capacity, tier
         self.debug = debug
         self.between: Callable[[], None] = lambda: None  # called where storage is asked for: an operator begins
         self.live = dict.fromkeys(KINDS, 0)
@@ -171,9 +172,9 @@ class Ledger:
     def _full(self, nbytes: int, kind: str) -> str:
         rows = sorted(self.by_unit().items(), key=lambda row: -row[1])
         table = "\n".join(f"  {kind:<16} {unit or '-':<16} {size:>16,} bytes" for (kind, unit), size in rows)
-        return (f"out of device memory at {self.action}: {nbytes:,} bytes of {kind} asked for, {self.live_bytes:,} of "
-                f"{self.capacity:,} bytes in use. Use a higher `stage`, more ranks, a smaller `batch_size`, or a "
-                f"larger `device_memory`. Live now:\n{table}")
+        return (f"out of {self.tier} memory at {self.action}: {nbytes:,} bytes of {kind} asked for, "
+                f"{self.live_bytes:,} of {self.capacity:,} bytes in use. Use a higher `stage`, more ranks, a smaller "
+                f"`batch_size`, or a larger `{self.tier}_memory`. Live now:\n{table}")
 
 
 def _poison(array: np.ndarray) -> None:

@@ -147,9 +147,11 @@ class _Books:
         geometry, unit = self.geometry, storage.index
         placement, itemsize = geometry.placement, geometry.itemsize
         match storage.name:
-            case Name.PART:
-                return PARAM, itemsize * geometry.kept(unit, REPLICATED)
-            case Name.WHOLE:
+            case Name.NEW:
+                return PARAM, itemsize * geometry.kept(unit, placement.optim)
+            case Name.OFFLOADED:
+                return GRAD, geometry.sum_itemsize * geometry.kept(unit, placement.optim)
+            case Name.WHOLE | Name.PART:
                 kind = PARAM if placement.params is REPLICATED else UNSHARDED_PARAM
                 return kind, itemsize * geometry.kept(unit, REPLICATED)
             case Name.SHARD:

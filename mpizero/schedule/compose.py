@@ -40,8 +40,8 @@ class StepSettings:
     """What shapes a step. stage: a key of `STRATEGIES`. shard_size: ranks that share one copy of the state; None: all.
     accumulation: microbatches. no_sync: reduce gradients after the last of them only.
 
-    The last six are passes, `overlap` that of overlapped; a depth of 0, a limit or an offload of None leaves the list as
-    it is. offload: as `layout.tiers.parse_offload` reads it.
+    The last six are passes, `overlap` that of overlapped; a depth of 0, a limit or an offload of None leaves the list
+    as it is. offload: as `layout.tiers.parse_offload` reads it.
     """
 
     stage: str = "2"

@@ -11,13 +11,14 @@ from mpizero.schedule.effects import Effect, effect_of
 
 
 def overlapped(actions: Iterable[Action], geometry: Geometry) -> list[Action]:
-    """Begin every collective and every move where it stands, and end it before the first action that needs its result, or changes what
-    it reads.
+    """Begin every collective and every move where it stands, and end it before the first action that needs its result,
+    or changes what it reads.
 
     A reduction ends at the latest when the next one along its axis begins, so at most one whole gradient waits in
     memory while another is computed (as in PyTorch's FSDP2); and where the last backward is over, as there bytes are
     counted. A collective that needs the result of another one (the sum across replicas, of a shard that is still being
-    reduced) begins when that one ends, so that the rank computes on meanwhile.
+    reduced) begins when that one ends, so that the rank computes on meanwhile. Of moves at most one goes each way, so
+    that at most one unit waits in memory for it.
     """
     actions, under_way = list(actions), _UnderWay(geometry)
     marks = [i for i, action in enumerate(actions) if isinstance(action, Phase) and action.name == "reduce"]

@@ -1,0 +1,142 @@
+"""Links between tiers: real copies, one after the other on each link, counted and timed.
+
+[Note: Who copies] A move that stands in the list as it is is done by the rank itself. One that was begun is done by a
+thread of the link, like the copy engine of a device: NumPy copies large blocks without holding the interpreter. Storage
+is taken and given back by the rank alone, so bytes never depend on the thread.
+
+[Note: A slower link] Host and device are one memory here. `rate` makes a link as slow as another machine's: after each
+chunk whoever copies sleeps until a link of that rate would be done (a token bucket that holds one chunk).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass
+from typing import final
+
+import numpy as np
+
+from mpizero.errors import ConfigError
+from mpizero.layout import DEVICE, HOST, NVME, Tier
+from mpizero.quantities import parse_rate
+
+CHUNK = 2**20  # bytes that are copied at a time
+POLL_EVERY = 500e-6  # seconds between two looks at something else, while a rank waits for a link
+
+Array = np.ndarray
+
+
+@dataclass(frozen=True)
+class Moved:
+    """One move, for the log. seconds: from its first byte to its last. exposed: of the time, how long the rank waited.
+    begin_s: perf_counter."""
+
+    link: str
+    what: str
+    unit: str
+    nbytes: int
+    begin_s: float
+    seconds: float
+    exposed: float
+
+
+LINKS = {"host": (DEVICE, HOST), "nvme": (HOST, NVME)}  # as flags name them
+Way = tuple[Tier, Tier]
+
+
+def parse_limits(text: str | None) -> dict[Way, float]:
+    """`host=3GB/s,nvme=1GB/s` -> bytes a second of each way. ConfigError for what is no link or no rate."""
+    found: dict[Way, float] = {}
+    for part in text.split(",") if text else ():
+        name, _, rate = part.strip().partition("=")
+        if name not in LINKS or LINKS[name] in found:
+            raise ConfigError(f"`limit` {text!r} cannot be read at {part!r}: name links and their rates, each once, as "
+                              f"in host=3GB/s,nvme=1GB/s; links are {', '.join(LINKS)}")
+        above, below = LINKS[name]
+        found[above, below] = found[below, above] = parse_rate(rate)
+    return found
+
+
+def make_links(limits: Mapping[Way, float], poll: Callable[[], None]) -> dict[Way, Link]:
+    """One for each way: both directions go on at a time."""
+    return {way: Link(f"{above}-{below}", limits.get(way), poll)
+            for above, below in LINKS.values() for way in ((above, below), (below, above))}
+
+
+@final
+class Link:
+    """One way between two tiers. rate: bytes a second at most; None: as fast as it goes. poll: called now and then by a
+    rank that waits. records: of moves that are over, until somebody clears them."""
+
+    def __init__(self, name: str, rate: float | None = None, poll: Callable[[], None] = lambda: None):
+        self.name, self.rate, self.poll = name, rate, poll
+        self.records: list[Moved] = []
+        self._free = 0.0  # when a link of this rate has done what it was given
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix=name)
+
+    def move(self, source: Array, target: Array, what: str, unit: str = "",
+             put: Callable[[Array, Array], object] = np.copyto) -> Transfer:
+        """A move of a flat array into another of its size and dtype, not yet under way. put: (target, source) of each
+        chunk: what copies, or adds."""
+        return Transfer(self, source, target, what, unit, put)
+
+    def begin(self, transfer: Transfer) -> Future[None]:
+        """In the link's thread, after those that were begun before."""
+        return self._thread.submit(transfer.copy)
+
+    def passed(self, nbytes: int) -> None:
+        """So many bytes have been copied: sleep until the link would have carried them."""
+        if self.rate is not None:
+            self._free = max(self._free, time.perf_counter() - CHUNK / self.rate) + nbytes / self.rate
+            time.sleep(max(0.0, self._free - time.perf_counter()))
+
+
+@final
+class Transfer:
+    """One move. Until it is finished its arrays belong to it."""
+
+    def __init__(self, link: Link, source: Array, target: Array, what: str, unit: str,
+                 put: Callable[[Array, Array], object]):
+        assert source.shape == target.shape and source.dtype == target.dtype, (source.shape, target.shape)
+        self.link, self.source, self.target, self.what, self.unit, self.put = link, source, target, what, unit, put
+        self._future: Future[None] | None = None
+        self._first = self._last = 0.0
+
+    def begin(self) -> None:
+        """Let the link do it."""
+        self._future = self.link.begin(self)
+
+    def finish(self) -> None:
+        """Do it, or wait until the link has; then it stands in the link's records."""
+        since = time.perf_counter()
+        if self._future is None:
+            self.copy()
+        else:
+            while not self._future.done():
+                self.link.poll()
+                wait([self._future], POLL_EVERY)
+            self._future.result()  # raises what the copy raised
+        exposed = time.perf_counter() - since
+        self.link.records.append(Moved(self.link.name, self.what, self.unit, self.source.nbytes, self._first,
+                                       self._last - self._first, exposed))
+
+    def copy(self) -> None:
+        """All of it, chunk by chunk."""
+        self._first = time.perf_counter()
+        for part in _chunks(self.source):
+            self.put(self.target[part], self.source[part])
+            self.link.passed(self.source[part].nbytes)
+        self._last = time.perf_counter()
+
+
+def chunk_numel(array: Array) -> int:
+    """Elements that are copied at a time."""
+    return min(array.size, max(1, CHUNK // array.itemsize))
+
+
+def _chunks(array: Array) -> Iterator[slice]:
+    step = max(1, chunk_numel(array))
+    for start in range(0, array.size, step):
+        yield slice(start, min(start + step, array.size))
