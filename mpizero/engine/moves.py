@@ -22,6 +22,7 @@ def download_grad(unit: Unit, links: Links) -> Pending:
     reduced = unit.reduced
     assert reduced is not None, f"unit {unit.layout.name} has no reduced gradient"
     part = unit.part_of(reduced, unit.range_of(unit.placement.optim))
+    put: Callable[[Array, Array], object]
     if unit.offloaded is None:
         put, away = np.copyto, unit.home.empty(part.size, part.dtype, GRAD)
     else:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, assert_never
 from mpizero.layout.geometry import Geometry
 from mpizero.layout.mesh import Axis
 from mpizero.layout.placement import OWNED, REPLICATED, SHARDED, Keep
-from mpizero.layout.tiers import DEVICE, Tier
+from mpizero.layout.tiers import DEVICE, HOST, NVME, Tier
 from mpizero.schedule import values as v
 from mpizero.schedule.actions import (
     Action,
@@ -110,7 +110,7 @@ class Effect:
     updates: int | None = None
     refreshes: int | None = None
     sends: Send | None = None
-    carries: Carry | None = None
+    carries: tuple[Carry, ...] = ()
     work: Work | None = None
     awaits: Value | None = None
     begins: Effect | None = None
@@ -119,7 +119,12 @@ class Effect:
     @property
     def computes(self) -> bool:
         """Whether its work is this rank's own, not a ring's or a link's."""
-        return self.work is not None and self.sends is None and self.carries is None
+        return self.work is not None and self.sends is None and not self.moves
+
+    @property
+    def moves(self) -> bool:
+        """Whether its work is to move something."""
+        return bool(self.carries) and self.updates is None
 
     @property
     def touched(self) -> frozenset[Value]:
@@ -163,8 +168,10 @@ def effect_of(action: Action, geometry: Geometry) -> Effect:
         case OptimStep(unit):
             effect = Effect(reads=(final_grad(unit, geometry), v.states(unit)), during=(v.grad_fp32(unit),),
                             updates=unit, work=Work("optim_step", unit))
-            away = geometry.placement.tiers.optimizer is not geometry.placement.tiers.params
-            return replace(effect, makes=(v.new(unit),)) if away else replace(effect, **_refreshed(unit, geometry))
+            effect = replace(effect, carries=_read_and_written(unit, geometry))
+            tiers = geometry.placement.tiers
+            apart = tiers.optimizer is not tiers.params
+            return replace(effect, makes=(v.new(unit),)) if apart else replace(effect, **_refreshed(unit, geometry))
         case FreeGrad(unit):
             return Effect(frees=(final_grad(unit, geometry),))
         case AwaitFree(unit):
@@ -245,20 +252,29 @@ def _move(action: Move, geometry: Geometry) -> Effect:
     match action:
         case DownloadGrad():
             return Effect(reads=(reduced,), adds=(away,), frees=(reduced,), sums=Sum(reduced, away, None, kept),
-                          carries=Carry(away, DEVICE, tiers.optimizer), work=Work("download", unit))
+                          carries=(Carry(away, DEVICE, tiers.optimizer),), work=Work("download", unit))
         case UploadGrad():
             return Effect(reads=(away,), makes=(reduced,), frees=(away,), sums=Sum(away, reduced, None, kept),
-                          carries=Carry(away, tiers.optimizer, DEVICE), work=Work("upload", unit))
+                          carries=(Carry(away, tiers.optimizer, DEVICE),), work=Work("upload", unit))
         case UploadParam():
             new = v.new(unit)
             return Effect(reads=(new,), frees=(new,), **_refreshed(unit, geometry),
-                          carries=Carry(new, tiers.optimizer, DEVICE), work=Work("upload", unit))
+                          carries=(Carry(new, tiers.optimizer, DEVICE),), work=Work("upload", unit))
         case FetchParam():
             rest = kept_params(unit, geometry)
             return Effect(reads=(rest,), makes=(v.part(unit) if geometry.shards > 1 else v.whole(unit),),
-                          carries=Carry(rest, tiers.params, DEVICE), work=Work("upload", unit))
+                          carries=(Carry(rest, tiers.params, DEVICE),), work=Work("upload", unit))
         case _:
             assert_never(action)
+
+
+def _read_and_written(unit: int, geometry: Geometry) -> tuple[Carry, ...]:
+    """What an update of states in files reads of them, and writes."""
+    tiers, states = geometry.placement.tiers, v.states(unit)
+    if tiers.optimizer is not NVME:
+        return ()
+    params = (Carry(kept_params(unit, geometry), HOST, NVME),) if tiers.params is NVME else ()
+    return (Carry(v.offloaded(unit), NVME, HOST), Carry(states, NVME, HOST), Carry(states, HOST, NVME), *params)
 
 
 def _refreshed(unit: int, geometry: Geometry) -> dict[str, Any]:

@@ -265,8 +265,8 @@ _EXTENT = {REPLICATED: "the whole unit", SHARDED: "this rank's shard", OWNED: "t
 
 
 def _name(going: Effect) -> str:
-    if going.carries is not None:
-        return f"move of {going.carries.value} from {going.carries.source} to {going.carries.target}"
+    for value, source, target in going.carries:
+        return f"move of {value} from {source} to {target}"
     assert going.sends is not None
     return f"{going.sends.op} of unit {going.sends.unit}"
 

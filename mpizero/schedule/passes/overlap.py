@@ -90,5 +90,5 @@ class _UnderWay:
 def _alike(one: Effect, other: Effect) -> bool:
     """Whether they are reductions along one axis, or move the same way."""
     if one.carries and other.carries:
-        return (one.carries.source, one.carries.target) == (other.carries.source, other.carries.target)
+        return one.carries[0][1:] == other.carries[0][1:]
     return bool(one.sums and other.sums and one.sums.axis is other.sums.axis)
