@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cache
 from itertools import pairwise
 
 from mpizero.dtypes import ITEMSIZE
@@ -56,6 +57,7 @@ def mlp_spec(sizes: MLPSizes = MLPSizes()) -> ModelSpec:
         params += [weight, bias]
         segments.append(SegmentSpec(name, (weight.name, bias.name)))
 
+    @cache
     def activations(shape: tuple[int, ...], dtype: str) -> ActivationBytes:
         """ReLU works in place, and its backward reads what it left.
 
@@ -110,6 +112,7 @@ def gpt_spec(config: GPTConfig = GPTConfig()) -> ModelSpec:
     output = "wte.weight" if config.tied else "lm_head.weight"
     segments.append(SegmentSpec("head", ("ln_f.weight", "ln_f.bias", output)))
 
+    @cache
     def activations(shape: tuple[int, ...], dtype: str) -> ActivationBytes:
         """A block leaves 10 C + H + 4 numbers a token.
 

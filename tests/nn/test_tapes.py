@@ -26,7 +26,7 @@ from tests.nn.helpers import parameters
 
 pytest.importorskip("ml_dtypes")
 dtypes = st.sampled_from(sorted(ITEMSIZE))
-# blocks of a few elements, so that small arrays lie on both sides of each limit. WIDE divides BLOCK, as it does in truth
+# blocks of a few elements, so that small arrays lie on both sides of each limit; WIDE divides BLOCK, as in truth
 SMALL = {"BLOCK": 64, "CAST_BLOCK": 24, "SMALL_WIDEN": 8, "SMALL_ROUND": 11, "TILE": 4, "WIDE": 8, "ROWS": 5,
          "SCORES": 60, "QUERIES": 3}
 

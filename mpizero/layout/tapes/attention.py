@@ -19,7 +19,7 @@ def attention(b: int, t: int, c: int, heads: int, dtype: str) -> Tape:
 
 
 def attention_backward(b: int, t: int, c: int, heads: int, dtype: str) -> Tape:
-    """dqkv. Of a group of samples qkv, y, dy and dqkv; p and dp of a block of keys; the queries scaled, and a product."""
+    """dqkv. Of a group of samples qkv, y, dy, dqkv, scaled queries and a product; of a block of keys p and dp."""
     group, rows, wide = attention_group(b, heads, t), min(t, sizes.QUERIES), compute_itemsize(dtype)
     return (Take(b * t * 3 * c * ITEMSIZE[dtype]),
             Work(staging(group * t * 8 * c, dtype) + 2 * group * t * (heads * rows + c) * wide

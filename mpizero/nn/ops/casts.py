@@ -22,7 +22,6 @@ Scratch = tuple[Array, Array] | None  # two flat arrays
 Step = Callable[[Array, Array, Scratch], None]  # casts one block
 
 
-
 def cast(source: Array, out: Array, mem: Allocator, scratch: Scratch = None) -> None:
     """out = source, of any floating dtypes and equal shapes.
 
