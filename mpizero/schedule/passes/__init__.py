@@ -6,6 +6,7 @@ from mpizero.schedule.passes.gathers import (
     backward_prefetch, forward_prefetch, gather_once, keep_last_unit, limit_all_gathers,
 )
 from mpizero.schedule.passes.overlap import overlapped
+from mpizero.schedule.passes.recompute import recompute
 
 __all__ = ["backward_prefetch", "forward_prefetch", "gather_once", "keep_last_unit", "limit_all_gathers", "overlapped",
-           "without_lone_collectives", "without_saving"]
+           "recompute", "without_lone_collectives", "without_saving"]
