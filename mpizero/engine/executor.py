@@ -18,7 +18,7 @@ from mpizero.engine.task import Task
 from mpizero.engine.unit import Pending, Unit, Update
 from mpizero.errors import ConfigError
 from mpizero.layout import DEVICE, Axis, Tier, Wrapping
-from mpizero.memory.kinds import ACTIVATION
+from mpizero.memory.kinds import ACTIVATION, KEPT_INPUT
 from mpizero.memory.ledger import Ledger
 from mpizero.memory.links import Link, Way
 from mpizero.nn.ops.gradients import Gradients
@@ -45,9 +45,11 @@ from mpizero.schedule.actions import (
     Move,
     OptimStep,
     Phase,
+    Recompute,
     ReduceGrad,
     ReduceScatterGrad,
     Reshard,
+    Save,
     UnknownAction,
     Unshard,
     UploadGrad,
@@ -192,12 +194,22 @@ class Executor:
         self.values[v.targets(action.mb)] = self.ledger.adopt(targets, ACTIVATION)
 
     def _forward(self, action: Forward) -> None:
-        segment, mb = action.segment, action.mb
+        segment, mb, x = action.segment, action.mb, v.x(action.segment, action.mb)
+        if action.save is Save.INPUT:
+            self.values[v.kept(segment, mb)] = self.ledger.rekind(self.values[x], KEPT_INPUT)
         compute = self.task.model.segments[segment].forward
-        y, context = compute(self._params(segment), self._take(v.x(segment, mb)), self.ledger)
+        y, context = compute(self._params(segment), self._take(x), self.ledger)
         self.values[v.x(segment + 1, mb)] = y
-        if action.save:
+        if action.save is Save.ALL:
             self.values[v.saved(segment, mb)] = context
+
+    def _recompute(self, action: Recompute) -> None:
+        segment, mb, x = action.segment, action.mb, v.kept(action.segment, action.mb)
+        self.ledger.rekind(self.values[x], ACTIVATION)
+        compute = self.task.model.segments[segment].forward
+        y, self.values[v.saved(segment, mb)] = compute(self._params(segment), self._take(x), self.ledger)
+        if action.onward:
+            self.values[v.kept(segment + 1, mb)] = self.ledger.rekind(y, KEPT_INPUT)
 
     def _loss(self, action: Loss) -> None:
         last, mb = len(self.segments), action.mb
@@ -273,6 +285,7 @@ EXECUTE: dict[type, Callable[[Executor, Any], None]] = {
     LoadBatch: Executor._load_batch,
     Reshard: lambda run, action: run.units[action.unit].reshard(),
     Forward: Executor._forward,
+    Recompute: Executor._recompute,
     Loss: Executor._loss,
     LossBackward: Executor._loss_backward,
     Backward: Executor._backward,

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from mpizero.comm import Record
-from mpizero.schedule.actions import Backward, Begin, Forward, LoadBatch, Loss, LossBackward, OptimStep
+from mpizero.schedule.actions import Backward, Begin, Forward, LoadBatch, Loss, LossBackward, OptimStep, Recompute
 
-COMPUTE = (LoadBatch, Forward, Loss, LossBackward, Backward)
+COMPUTE = (LoadBatch, Forward, Loss, LossBackward, Recompute, Backward)
 PARTS = ("compute", "update", "communication", "waiting", "rest")
 
 

@@ -28,7 +28,7 @@ from mpizero.schedule import STRATEGIES, Action
 
 # of StepSettings
 OPTIONS = ("accumulation", "no_sync", "backward_prefetch", "forward_prefetch", "keep_last_unit", "limit_all_gathers",
-           "overlap")
+           "overlap", "recompute", "recompute_interval")
 
 
 def summarise(job: Job, progress: Progress) -> dict[str, Any]:

@@ -20,8 +20,7 @@ from dataclasses import dataclass, replace
 from mpizero.layout import (
     ADAM, REPLICATED, ActivationBytes, Axis, Geometry, MeshShape, ModelSpec, OptimizerSpec, Wrapping, wrap,
 )
-from mpizero.memory.kinds import ACTIVATION
-from mpizero.planner.activations import again, checkpointed
+from mpizero.memory.kinds import ACTIVATIONS
 from mpizero.planner.footprint import plan_memory
 from mpizero.planner.question import Question
 from mpizero.planner.seconds import Estimate, Load, estimate, loads, sends_of
@@ -51,7 +50,9 @@ class Candidate:
 
     @property
     def _step(self) -> tuple[list[Action], list[Load]]:
-        return _step(self.question.model.spec, self.stage, self.question.accumulation, self.geometry.mesh.divided)
+        question = self.question
+        return _step(question.model.spec, self.stage, question.accumulation, question.interval,
+                     self.geometry.mesh.divided)
 
     @functools.cached_property
     def tiers(self) -> TierPlan:
@@ -61,8 +62,8 @@ class Candidate:
     def sends(self) -> list[list[Sent]]:
         """Of each phase; whatever the offload."""
         question = self.question
-        return _sends(question.model.spec, self.stage, question.accumulation, self.geometry.mesh, question.dtype,
-                      question.reduce_dtype)
+        return _sends(question.model.spec, self.stage, question.accumulation, question.interval, self.geometry.mesh,
+                      question.dtype, question.reduce_dtype)
 
     @functools.cached_property
     def moved(self) -> list[dict[str, float]]:
@@ -87,8 +88,8 @@ class Candidate:
         states = [most + more for most, more in zip(self.tiers.device_points, held, strict=True)]
         if table is None:
             return kept, max(states) + (kept or 0)
-        live = _activations(question.model.spec, self.stage, question.accumulation, self.geometry.mesh.divided, table,
-                            question.recompute)
+        live = _activations(question.model.spec, self.stage, question.accumulation, question.interval,
+                            self.geometry.mesh.divided, table)
         return max(live), max(most + during for most, during in zip(states, live, strict=True))
 
     @functools.cached_property
@@ -112,31 +113,29 @@ def _geometry(spec: ModelSpec, stage: str, mesh: MeshShape, dtype: str, reduce_d
 
 
 @functools.lru_cache(maxsize=256)
-def _sends(spec: ModelSpec, stage: str, accumulation: int, mesh: MeshShape, dtype: str,
+def _sends(spec: ModelSpec, stage: str, accumulation: int, interval: int | None, mesh: MeshShape, dtype: str,
            reduce_dtype: str | None) -> list[list[Sent]]:
     geometry = _geometry(spec, stage, mesh, dtype, reduce_dtype)
-    return [sends_of(load, geometry) for load in _step(spec, stage, accumulation, mesh.divided)[1]]
+    return [sends_of(load, geometry) for load in _step(spec, stage, accumulation, interval, mesh.divided)[1]]
 
 
 @functools.lru_cache(maxsize=64)
-def _step(spec: ModelSpec, stage: str, accumulation: int,
+def _step(spec: ModelSpec, stage: str, accumulation: int, interval: int | None,
           divided: frozenset[Axis]) -> tuple[list[Action], list[Load]]:
     """The actions of a step, and its phases. See [Note: Lists are shared]."""
-    setup, mesh = _divided(spec, stage, accumulation), _smallest(divided)
+    setup, mesh = _divided(spec, stage, accumulation, interval), _smallest(divided)
     actions = list(without_lone_collectives(setup.lists.step(), mesh))
     return actions, loads(actions, replace(setup.geometry, mesh=mesh))
 
 
 @functools.lru_cache(maxsize=64)
-def _activations(spec: ModelSpec, stage: str, accumulation: int, divided: frozenset[Axis], table: ActivationBytes,
-                 recompute: bool) -> Sequence[int]:
+def _activations(spec: ModelSpec, stage: str, accumulation: int, interval: int | None, divided: frozenset[Axis],
+                 table: ActivationBytes) -> Sequence[int]:
     """The most bytes of activations during each action. See [Note: Lists are shared]."""
-    actions, _ = _step(spec, stage, accumulation, divided)
-    geometry = replace(_divided(spec, stage, accumulation).geometry, mesh=_smallest(divided))
-    kept = checkpointed(table) if recompute else table
-    live = [point.live[ACTIVATION] for point in plan_memory(actions, geometry, kept).points]
-    anew = [again(action, table) if recompute else 0 for action in actions]
-    return [max(after, before) + more for after, before, more in zip(live, [0, *live[:-1]], anew, strict=True)]
+    actions, _ = _step(spec, stage, accumulation, interval, divided)
+    geometry = replace(_divided(spec, stage, accumulation, interval).geometry, mesh=_smallest(divided))
+    live = [sum(point.live[kind] for kind in ACTIVATIONS) for point in plan_memory(actions, geometry, table).points]
+    return [max(after, before) for after, before in zip(live, [0, *live[:-1]], strict=True)]
 
 
 def in_flight(actions: Iterable[Action], geometry: Geometry) -> list[int]:
@@ -156,10 +155,12 @@ def in_flight(actions: Iterable[Action], geometry: Geometry) -> list[int]:
 
 
 @functools.lru_cache(maxsize=64)
-def _divided(spec: ModelSpec, stage: str, accumulation: int) -> Setup:
-    """A mesh of which every axis is divided that the stage can divide: its list has all collectives."""
+def _divided(spec: ModelSpec, stage: str, accumulation: int, interval: int | None) -> Setup:
+    """A mesh of which every axis is divided that the stage can divide: its list has all collectives. interval: of
+    recompute; None: without."""
     shards = 2 if StepSettings(stage).shards else None
-    return set_up(spec, 4, StepSettings(stage, shards, accumulation, backward_prefetch=AHEAD, forward_prefetch=AHEAD))
+    return set_up(spec, 4, StepSettings(stage, shards, accumulation, backward_prefetch=AHEAD, forward_prefetch=AHEAD,
+                                        recompute=interval is not None, recompute_interval=interval or 1))
 
 
 def _smallest(divided: frozenset[Axis]) -> MeshShape:

@@ -11,7 +11,9 @@ from dataclasses import dataclass, field
 from typing import final
 
 from mpizero.layout import OWNED, REPLICATED, SHARDED, ActivationBytes, Geometry, Keep, update_block_numel
-from mpizero.memory.kinds import ACTIVATION, GRAD, GRAD_FP32, MODEL_STATE, OPTIM, PARAM, UNSHARDED_GRAD, UNSHARDED_PARAM
+from mpizero.memory.kinds import (
+    ACTIVATION, ACTIVATIONS, GRAD, GRAD_FP32, KEPT_INPUT, MODEL_STATE, OPTIM, PARAM, UNSHARDED_GRAD, UNSHARDED_PARAM,
+)
 from mpizero.planner.activations import Storage, storage_bytes, storages
 from mpizero.schedule.actions import Action, Phase
 from mpizero.schedule.effects import Became, Change, Effect, Freed, Made, flow, resting
@@ -56,7 +58,7 @@ def plan_memory(actions: Iterable[Action], geometry: Geometry,
     live = dict.fromkeys(MODEL_STATE, 0) | at_rest(geometry)
     plan = MemoryPlan(at_rest=dict(live), peak_by_kind=dict(live), peak_bytes=sum(live.values()))
     if activations is not None:
-        live[ACTIVATION] = 0
+        live |= dict.fromkeys(ACTIVATIONS, 0)
     for action, _, deltas in walk(actions, geometry, activations):
         most = sum(live[kind] for kind in MODEL_STATE)
         for kind, change in deltas:
@@ -111,9 +113,11 @@ class _Books:
                 for storage in self._storages(value):
                     if self._hold(storage, _extent(value, effect)):
                         yield self.held[storage]
+                yield from self._rename(value, KEPT_INPUT)
             case Freed(value):
                 for storage in self._storages(value):
                     yield from self._release(storage)
+                yield from self._rename(value, ACTIVATION)
             case Became(value, new):
                 kind, nbytes = self.held.pop(value)
                 self.holders[new] = self.holders.pop(value)
@@ -136,6 +140,15 @@ class _Books:
             del self.holders[storage]
             kind, nbytes = self.held.pop(storage)
             yield kind, -nbytes
+
+    def _rename(self, value: Value, kind: str) -> Iterator[Delta]:
+        """What holds a kept input is of its kind, whoever else holds it too."""
+        for storage in self._storages(value) if value.name is Name.KEPT else ():
+            if storage in self.held:
+                before, nbytes = self.held[storage]
+                self.held[storage] = kind, nbytes
+                yield before, -nbytes
+                yield kind, nbytes
 
     def _storages(self, value: Value) -> tuple[Storage, ...]:
         if value.mb is None:

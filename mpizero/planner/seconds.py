@@ -35,7 +35,7 @@ class Load:
 
     phase: str
     sends: list[tuple[Action, Effect]] = field(default_factory=list)
-    forward: list[int] = field(default_factory=list)
+    forward: list[int] = field(default_factory=list)  # and those that are computed again
     backward: list[int] = field(default_factory=list)
     updated: list[int] = field(default_factory=list)
     end: int = 0
@@ -68,7 +68,7 @@ def loads(actions: Iterable[Action], geometry: Geometry) -> list[Load]:
         if effect.sends is not None:
             load.sends.append((action, effect))
         elif effect.work is not None:
-            done = {"forward": load.forward, "backward": load.backward, "optim_step": load.updated}
+            done = {"forward": load.forward, "recompute": load.forward, "backward": load.backward, "optim_step": load.updated}
             done[effect.work.kind].append(effect.work.index)
     return found
 
@@ -100,8 +100,7 @@ def _phase(question: Question, load: Load, sent: Iterable[Sent], geometry: Geome
     """Seconds that each resource is busy."""
     machine, model, mesh = question.machine, question.model, geometry.mesh
     busy: dict[str, float] = defaultdict(float)
-    for segments, flops in ((load.forward, model.forward_flops), (load.backward, model.backward_flops),
-                            (load.backward if question.recompute else (), model.forward_flops)):
+    for segments, flops in ((load.forward, model.forward_flops), (load.backward, model.backward_flops)):
         if segments:
             busy["compute"] += sum(flops[index] for index in segments) * question.tokens / machine.flops
     if load.updated and offload.optim == "device":

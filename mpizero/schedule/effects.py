@@ -37,9 +37,11 @@ from mpizero.schedule.actions import (
     Move,
     OptimStep,
     Phase,
+    Recompute,
     ReduceGrad,
     ReduceScatterGrad,
     Reshard,
+    Save,
     UnknownAction,
     Unshard,
     UploadGrad,
@@ -159,7 +161,7 @@ def effect_of(action: Action, geometry: Geometry) -> Effect:
     match action:
         case Phase():
             return NOTHING
-        case LoadBatch() | Forward() | Loss() | LossBackward() | Backward():
+        case LoadBatch() | Forward() | Recompute() | Loss() | LossBackward() | Backward():
             return _compute(action, geometry)
         case Reshard(unit):
             return Effect(frees=(v.whole(unit),))
@@ -187,7 +189,7 @@ def effect_of(action: Action, geometry: Geometry) -> Effect:
             assert_never(action)
 
 
-def _compute(action: LoadBatch | Forward | Loss | LossBackward | Backward, geometry: Geometry) -> Effect:
+def _compute(action: LoadBatch | Forward | Recompute | Loss | LossBackward | Backward, geometry: Geometry) -> Effect:
     """What happens between a batch and the gradients of its segments."""
     segments = geometry.wrapping.segments
     loss = len(segments)  # it comes after the last segment
@@ -196,8 +198,13 @@ def _compute(action: LoadBatch | Forward | Loss | LossBackward | Backward, geome
             return Effect(makes=(v.x(0, mb), v.targets(mb)))
         case Forward(segment, mb, save):
             used, x, y = map(v.whole, segments[segment].units), v.x(segment, mb), v.x(segment + 1, mb)
-            return Effect(reads=(*used, x), makes=(y, v.saved(segment, mb)) if save else (y,), frees=(x,),
-                          work=Work("forward", segment))
+            keeps = {Save.ALL: (v.saved(segment, mb),), Save.INPUT: (v.kept(segment, mb),), Save.NOTHING: ()}[save]
+            return Effect(reads=(*used, x), makes=(y, *keeps), frees=(x,), work=Work("forward", segment))
+        case Recompute(segment, mb, onward):
+            used, kept, y = map(v.whole, segments[segment].units), v.kept(segment, mb), v.x(segment + 1, mb)
+            return Effect(reads=(*used, kept), frees=(kept,), during=() if onward else (y,),
+                          makes=(v.saved(segment, mb), *([v.kept(segment + 1, mb)] if onward else [])),
+                          work=Work("recompute", segment))
         case Loss(mb, save):
             ends = (v.x(loss, mb), v.targets(mb))
             return Effect(reads=ends, makes=(v.saved(loss, mb),) if save else (), frees=ends)

@@ -96,7 +96,7 @@ def test_a_second_microbatch_adds_to_what_is_there():
 def test_an_evaluation_saves_nothing():
     made = setup("2", chain((5, 7)), 4)
     assert told(made.lists.evaluate, made.geometry) == [
-        COMPUTED[0], "Forward(0, mb=0, save=False): +x[1] -x[0]", "Forward(1, mb=0, save=False): +x[2] -x[1]",
+        COMPUTED[0], "Forward(0, mb=0, save=nothing): +x[1] -x[0]", "Forward(1, mb=0, save=nothing): +x[2] -x[1]",
         "Loss(mb=0, save=False): -x[2] -targets[mb=0]"]
 
 
@@ -228,5 +228,5 @@ def test_neither_is_anything_else(not_one):
 
 
 def test_work_without_a_cost_is_an_error():
-    with pytest.raises(AttributeError, match="recompute"):
-        Costs().of(Work("recompute", 0))
+    with pytest.raises(AttributeError, match="dreaming"):
+        Costs().of(Work("dreaming", 0))
