@@ -1,38 +1,67 @@
 """Bytes on a rank at every action, by walking the list that the executor runs.
 
-Each action is a few values that come and go, in the order in which the executor makes and frees them; so a plan equals
-the ledger, by kind. There are no arrays: the plan of a 1T model is as cheap as ours.
+Each action is a few values that come and go, in the order in which the executor makes and frees them, and the workspace
+that it takes meanwhile; so a plan equals the ledger, by kind. There are no arrays: the plan of a 1T model is as cheap
+as ours.
+
+[Note: Inside a computation] What a forward or backward holds on its way, its tape says (`layout.tape`). It begins when
+the gradients are made to which it adds; so the most on the device is what lived before, these, and what the tape comes
+to. Without a tape the plan counts what is there before and afterwards: an estimate.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import final
+from typing import NamedTuple, final
 
-from mpizero.layout import OWNED, REPLICATED, SHARDED, ActivationBytes, Geometry, Keep, update_block_numel
-from mpizero.memory.kinds import ACTIVATION, GRAD, GRAD_FP32, MODEL_STATE, OPTIM, PARAM, UNSHARDED_GRAD, UNSHARDED_PARAM
+from mpizero.layout import OWNED, REPLICATED, SHARDED, ActivationBytes, Geometry, Keep, ParamSpec, update_block_numel
+from mpizero.layout.tape import most
+from mpizero.memory.kinds import (
+    ACTIVATION, GRAD, GRAD_FP32, MODEL_STATE, OPTIM, PARAM, UNSHARDED_GRAD, UNSHARDED_PARAM, WORKSPACE,
+)
 from mpizero.planner.activations import Storage, storage_bytes, storages
-from mpizero.schedule.actions import Action, Phase
+from mpizero.planner.workspace import tape_of, workspace
+from mpizero.schedule.actions import Action, Backward, Forward, Loss, LossBackward, Phase
 from mpizero.schedule.effects import Became, Change, Effect, Freed, Made, flow, resting
 from mpizero.schedule.values import Name, Value
 
 Delta = tuple[str, int]  # kind, bytes
+Computation = Forward | Loss | LossBackward | Backward
+
+
+class Room(NamedTuple):
+    """Bytes of workspace that an action takes and gives back: of a collective that is begun one of the two."""
+
+    taken: int
+    given: int
+
+
+class Doing(NamedTuple):
+    """An action with its effect; the bytes that it takes and gives back, in order; and, of a computation whose tape is
+    known, the most that it holds on its way beside what lived before and the gradients that it makes."""
+
+    action: Action
+    effect: Effect
+    deltas: list[Delta]
+    inside: int | None
 
 
 @dataclass(frozen=True)
 class Point:
     """The device after one action, by kind; activations only where the plan knows them. peak_bytes: of model states,
-    during it."""
+    during it. device_bytes: of all kinds, during it."""
 
     action: Action
     live: dict[str, int]
     peak_bytes: int
+    device_bytes: int
 
 
 @dataclass
 class MemoryPlan:
-    """Bytes on one rank over the actions of a step. Sums and peaks are of model states."""
+    """Bytes on one rank over the actions of a step. Sums and peaks are of model states, but for those of the device:
+    all kinds together. exact: whether these know the activations and the inside of every computation."""
 
     at_rest: dict[str, int]
     points: list[Point] = field(default_factory=list)
@@ -40,6 +69,9 @@ class MemoryPlan:
     peak_bytes: int = 0
     peak_action: Action | None = None
     after_backward: dict[str, int] = field(default_factory=dict)  # after the last microbatch's backward
+    device_peak_bytes: int = 0
+    device_peak_action: Action | None = None
+    exact: bool = False
 
     @property
     def at_rest_bytes(self) -> int:
@@ -54,30 +86,61 @@ def plan_memory(actions: Iterable[Action], geometry: Geometry,
                 activations: ActivationBytes | None = None) -> MemoryPlan:
     """Walk `actions` (whole steps, from rest to rest). activations: of a microbatch; None leaves them out."""
     live = dict.fromkeys(MODEL_STATE, 0) | at_rest(geometry)
-    plan = MemoryPlan(at_rest=dict(live), peak_by_kind=dict(live), peak_bytes=sum(live.values()))
-    if activations is not None:
-        live[ACTIVATION] = 0
-    for action, _, deltas in walk(actions, geometry, activations):
-        most = sum(live[kind] for kind in MODEL_STATE)
-        for kind, change in deltas:
-            live[kind] += change
-            if kind in MODEL_STATE:
-                plan.peak_by_kind[kind] = max(plan.peak_by_kind[kind], live[kind])
-                most = max(most, sum(live[kind] for kind in MODEL_STATE))
-        if most > plan.peak_bytes:
-            plan.peak_bytes, plan.peak_action = most, action
-        if isinstance(action, Phase) and action.name == "reduce":
+    rest = sum(live.values())
+    plan = MemoryPlan(at_rest=dict(live), peak_by_kind=dict(live), peak_bytes=rest, device_peak_bytes=rest,
+                      exact=activations is not None)
+    live |= {WORKSPACE: 0} if activations is None else {ACTIVATION: 0, WORKSPACE: 0}
+    for doing in walk(actions, geometry, activations):
+        point = _play(doing, live, plan.peak_by_kind)
+        if point.peak_bytes > plan.peak_bytes:
+            plan.peak_bytes, plan.peak_action = point.peak_bytes, doing.action
+        if point.device_bytes > plan.device_peak_bytes:
+            plan.device_peak_bytes, plan.device_peak_action = point.device_bytes, doing.action
+        if isinstance(doing.action, Phase) and doing.action.name == "reduce":
             plan.after_backward = dict(live)
-        plan.points.append(Point(action, dict(live), most))
+        plan.exact &= doing.inside is not None or not isinstance(doing.action, Computation)
+        plan.points.append(point)
     return plan
 
 
+def _play(doing: Doing, live: dict[str, int], peak_by_kind: dict[str, int]) -> Point:
+    """The action's point; `live` and the peaks of model states are brought up to date."""
+    before = everything = sum(live.values())
+    states = most_states = sum(live[kind] for kind in MODEL_STATE)
+    device = before if doing.inside is None else before + _gradients(doing.deltas) + doing.inside
+    for kind, change in doing.deltas:
+        live[kind] += change
+        everything += change
+        if kind in MODEL_STATE:
+            states += change
+            most_states = max(most_states, states)
+            peak_by_kind[kind] = max(peak_by_kind[kind], live[kind])
+        if doing.inside is None:
+            device = max(device, everything)
+    return Point(doing.action, dict(live), most_states, max(device, everything))
+
+
+def _gradients(deltas: Iterable[Delta]) -> int:
+    """Those that a backward makes."""
+    return sum(nbytes for kind, nbytes in deltas if kind == UNSHARDED_GRAD)
+
+
 def walk(actions: Iterable[Action], geometry: Geometry,
-         activations: ActivationBytes | None = None) -> Iterator[tuple[Action, Effect, list[Delta]]]:
-    """Each action with its effect, and the bytes that it takes and gives back, in order."""
+         activations: ActivationBytes | None = None) -> Iterator[Doing]:
+    """Each action, with the bytes that it takes and gives back."""
     books = _Books(geometry, activations)
     for action, effect, changes in flow(actions, geometry):
-        yield action, effect, [delta for change in changes for delta in books.note(change, effect)]
+        room = books.room(effect)
+        deltas = [delta for change in changes for delta in books.note(change, effect)]
+        yield Doing(action, effect, _with_room(deltas, room), books.inside(action))
+
+
+def _with_room(deltas: list[Delta], room: Room) -> list[Delta]:
+    """Workspace comes after what is made, and goes with what is freed."""
+    if not (room.taken or room.given):
+        return deltas
+    made = next((i for i, (_, change) in enumerate(deltas) if change < 0), len(deltas))
+    return [*deltas[:made], (WORKSPACE, room.taken), *deltas[made:], (WORKSPACE, -room.given)]
 
 
 def at_rest(geometry: Geometry) -> dict[str, int]:
@@ -97,17 +160,39 @@ def fullest_and_emptiest(geometry: Geometry) -> tuple[Geometry, Geometry]:
 
 @final
 class _Books:
-    """The storages that values hold."""
+    """The storages that values hold, and what the collectives under way do. written: the parameters whose gradient
+    holds something, as the executor knows them."""
 
     def __init__(self, geometry: Geometry, activations: ActivationBytes | None):
         self.geometry, self.activations = geometry, activations
+        self.under_way: dict[Effect, int] = {}  # collectives that were begun, with their workspace
+        self.written: set[str] = set()
+        self.frozen = {param.name for unit in geometry.wrapping.units if unit.frozen for param in unit.params}
         self.held: dict[Storage, Delta] = {value: self.size(value) for value in resting(geometry)}
         self.holders: dict[Storage, int] = dict.fromkeys(self.held, 1)
+
+    def room(self, effect: Effect) -> Room:
+        """What an action takes beside its values. To be asked before these are noted."""
+        if effect.ends is not None:
+            return Room(0, self.under_way.pop(effect.ends, 0))
+        target = effect.sums and effect.sums.target
+        taken = workspace(effect, self.geometry, accumulate=target in self.held)
+        if effect.begins is not None:
+            self.under_way[effect.begins] = taken
+            return Room(taken, 0)
+        return Room(taken, taken)
+
+    def inside(self, action: Action) -> int | None:
+        """Of a computation, to be asked when its gradients are noted. See [Note: Inside a computation]."""
+        tape = () if self.activations is None else tape_of(action, self.activations)
+        return most(tape, self.written, self.frozen) if tape else None
 
     def note(self, change: Change, effect: Effect) -> Iterator[Delta]:
         """Bytes taken or given back."""
         match change:
             case Made(value):
+                if value.name is Name.GRAD:
+                    self.written.difference_update(param.name for param in self._params(value.index))
                 for storage in self._storages(value):
                     if self._hold(storage, _extent(value, effect)):
                         yield self.held[storage]
@@ -121,6 +206,9 @@ class _Books:
                 if self.held[new][0] != kind:
                     yield kind, -nbytes
                     yield self.held[new]
+
+    def _params(self, unit: int) -> tuple[ParamSpec, ...]:
+        return self.geometry.wrapping.units[unit].params
 
     def _hold(self, storage: Storage, extent: Keep) -> bool:
         """Whether it was not there before."""

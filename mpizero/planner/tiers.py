@@ -70,7 +70,7 @@ def plan_tiers(actions: Iterable[Action], geometry: Geometry, offload: Offload =
     for kind, nbytes in states.at_rest().items():
         live[states.tier(kind)] += nbytes
     plan = TierPlan(dict(live), dict(live))
-    for place, (action, effect, deltas) in enumerate(walk(actions, geometry)):
+    for place, (action, effect, deltas, _) in enumerate(walk(actions, geometry)):
         most = live["device"]
         for tier, change in states.placed(effect, deltas):
             live[tier] += change
