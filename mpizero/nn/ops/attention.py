@@ -15,12 +15,11 @@ import math
 
 import numpy as np
 
+from mpizero.layout import sizes
+from mpizero.layout.sizes import attention_group
 from mpizero.memory.kinds import ACTIVATION, WORKSPACE
 from mpizero.memory.ledger import Allocator
 from mpizero.nn.ops.blocks import Array, commit, compute_dtype, read, spans, staging, target
-
-SCORES = 65536  # elements of the scores that exist at a time, 256 KiB of float32
-QUERIES = 64  # rows of queries that are handled together; keys after the last of them are skipped
 
 
 def attention(qkv: Array, heads: int, mem: Allocator) -> tuple[Array, Array]:
@@ -29,18 +28,18 @@ def attention(qkv: Array, heads: int, mem: Allocator) -> tuple[Array, Array]:
     qkv (B,T,3C) -> y (B,T,C), lse (B,H,T) in the compute dtype.
     """
     batch, tokens, width = qkv.shape[0], qkv.shape[1], qkv.shape[2] // 3
-    work, group = compute_dtype(qkv.dtype), _group(batch, heads, tokens)
+    work, group = compute_dtype(qkv.dtype), attention_group(batch, heads, tokens)
     y = mem.empty((batch, tokens, width), qkv.dtype, ACTIVATION)
     lse = mem.empty((batch, heads, tokens), work, ACTIVATION)
     buffers = staging(qkv, group, mem), staging(y, group, mem)
-    scores, q_buffer = (mem.empty(group * heads * min(tokens, QUERIES) * side, work, WORKSPACE)
+    scores, q_buffer = (mem.empty(group * heads * min(tokens, sizes.QUERIES) * side, work, WORKSPACE)
                         for side in (tokens, width // heads))
     mask, ones, scale = _mask(tokens, work), np.ones(tokens, work), work.type(1 / math.sqrt(width // heads))
     for samples in spans(batch, group):
         q, k, v = _heads(read(qkv[samples], buffers[0], mem), heads, 3)  # each (b,H,T,D)
         out = target(y[samples], buffers[1])
         (o,) = _heads(out, heads, 1)  # (b,H,T,D)
-        for rows in spans(tokens, QUERIES):
+        for rows in spans(tokens, sizes.QUERIES):
             p = _shaped(scores, q[:, :, rows], rows.stop)  # (b,H,t,S): t queries, S = rows.stop keys
             q_rows = _shaped(q_buffer, q[:, :, rows], q.shape[3])  # (b,H,t,D)
             np.multiply(q[:, :, rows], scale, out=q_rows)
@@ -61,12 +60,11 @@ def attention(qkv: Array, heads: int, mem: Allocator) -> tuple[Array, Array]:
 def attention_backward(qkv: Array, y: Array, lse: Array, dy: Array, heads: int, mem: Allocator) -> Array:
     """Inverts y = softmax(q @ k.T / sqrt(D)) @ v. qkv (B,T,3C), y, dy (B,T,C), lse (B,H,T) -> dqkv (B,T,3C)."""
     batch, tokens, width = y.shape
-    work, group = compute_dtype(qkv.dtype), _group(batch, heads, tokens)
+    work, group = compute_dtype(qkv.dtype), attention_group(batch, heads, tokens)
     dqkv = mem.empty(qkv.shape, qkv.dtype, ACTIVATION)
     buffers = [staging(array, group, mem) for array in (qkv, y, dy, dqkv)]
-    rows, size = group * heads * min(tokens, QUERIES), width // heads
-    scratch = tuple(mem.empty(count, work, WORKSPACE)
-                    for count in (rows * tokens, rows * tokens, rows * size, group * tokens * width))
+    scores, whole = group * heads * tokens * min(tokens, sizes.QUERIES), group * tokens * width
+    scratch = tuple(mem.empty(count, work, WORKSPACE) for count in (scores, scores, whole, whole))
     for samples in spans(batch, group):
         block = [read(array[samples], buffer, mem) for array, buffer in zip((qkv, y, dy), buffers, strict=False)]
         out = target(dqkv[samples], buffers[3])
@@ -77,50 +75,40 @@ def attention_backward(qkv: Array, y: Array, lse: Array, dy: Array, heads: int, 
 
 def _backward_samples(qkv: Array, y: Array, dy: Array, lse: Array, dqkv: Array, heads: int,
                       scratch: tuple[Array, ...]) -> None:
-    """`attention_backward` of a few samples in the compute dtype, into dqkv (b,T,3C)."""
+    """`attention_backward` of a few samples in the compute dtype, into dqkv (b,T,3C). Block of keys by block of keys,
+    for the queries not before it: so dk and dv of a block are one product each, and only dq is added up."""
     tokens, scale = qkv.shape[1], qkv.dtype.type(1 / math.sqrt(y.shape[2] // heads))
     mask = _mask(tokens, qkv.dtype)
     (q, k, v), (dq, dk, dv) = _heads(qkv, heads, 3), _heads(dqkv, heads, 3)  # each (b,H,T,D)
     (o,), (do,) = _heads(y, heads, 1), _heads(dy, heads, 1)  # (b,H,T,D)
     delta = np.einsum("bhtd,bhtd->bht", o, do)  # sum over keys of p * dp = sum over D of o * do
-    for rows in spans(tokens, QUERIES):
-        keys = slice(0, rows.stop)
-        p, dp = (_shaped(scratch[i], q[:, :, rows], rows.stop) for i in (0, 1))  # (b,H,t,S)
-        q_rows = _shaped(scratch[2], q[:, :, rows], q.shape[3])  # (b,H,t,D)
-        np.multiply(q[:, :, rows], scale, out=q_rows)
-        np.matmul(q_rows, k[:, :, keys].swapaxes(2, 3), out=p)
-        p[..., rows] += mask[: p.shape[2], : p.shape[2]]
+    q_scaled = _shaped(scratch[2], q, q.shape[3])  # (b,H,T,D)
+    np.multiply(q, scale, out=q_scaled)
+    for keys in spans(tokens, sizes.QUERIES):
+        rows = slice(keys.start, tokens)  # the t queries that see these S keys
+        p, dp = (_shaped(scratch[i], q[:, :, rows], keys.stop - keys.start) for i in (0, 1))  # (b,H,t,S)
+        np.matmul(q_scaled[:, :, rows], k[:, :, keys].swapaxes(2, 3), out=p)
+        p[:, :, : p.shape[3]] += mask[: p.shape[3], : p.shape[3]]
         p -= lse[:, :, rows, None]
         np.exp(p, out=p)  # p = softmax(q @ k.T * scale)
-        _add_matmul(p.swapaxes(2, 3), do[:, :, rows], dv, rows, scratch[3])  # o = p @ v
+        np.matmul(p.swapaxes(2, 3), do[:, :, rows], out=dv[:, :, keys])  # o = p @ v
         np.matmul(do[:, :, rows], v[:, :, keys].swapaxes(2, 3), out=dp)
         dp -= delta[:, :, rows, None]
         dp *= p  # through the softmax: p * (dp - sum(p * dp))
-        np.matmul(dp, k[:, :, keys], out=dq[:, :, rows])  # scores = q @ k.T * scale
-        dq[:, :, rows] *= scale
-        _add_matmul(dp.swapaxes(2, 3), q_rows, dk, rows, scratch[3])
-
-
-def _add_matmul(a: Array, b: Array, out: Array, rows: slice, scratch: Array) -> None:
-    """out (b,H,T,D)[:S] (+)= a (b,H,S,t) @ b (b,H,t,D), where keys from rows.start on are met for the first time."""
-    if rows.start == 0:
-        np.matmul(a, b, out=out[:, :, : rows.stop])
-        return
-    product = _shaped(scratch, a, b.shape[3])  # (b,H,S,D)
-    np.matmul(a, b, out=product)
-    out[:, :, : rows.start] += product[:, :, : rows.start]
-    out[:, :, rows] = product[:, :, rows]
+        np.matmul(dp.swapaxes(2, 3), q_scaled[:, :, rows], out=dk[:, :, keys])  # scores = q @ k.T * scale
+        if keys.start == 0:
+            np.matmul(dp, k[:, :, keys], out=dq)
+        else:
+            product = _shaped(scratch[3], q[:, :, rows], q.shape[3])  # (b,H,t,D)
+            np.matmul(dp, k[:, :, keys], out=product)
+            dq[:, :, rows] += product
+    dq *= scale
 
 
 def _heads(x: Array, heads: int, parts: int) -> tuple[Array, ...]:
     """Views (b,H,T,D) of the `parts` arrays that lie side by side in x (b,T,parts*C)."""
     split = x.reshape(x.shape[0], x.shape[1], parts, heads, x.shape[2] // parts // heads)
     return tuple(split[:, :, part].swapaxes(1, 2) for part in range(parts))
-
-
-def _group(batch: int, heads: int, tokens: int) -> int:
-    """How many samples are handled together."""
-    return max(1, min(batch, SCORES // (heads * tokens * min(tokens, QUERIES))))
 
 
 def _shaped(buffer: Array, like: Array, last: int) -> Array:
@@ -131,5 +119,5 @@ def _shaped(buffer: Array, like: Array, last: int) -> Array:
 
 def _mask(tokens: int, work: np.dtype) -> Array:
     """0 on and below the diagonal, -inf above it: (t,t) for at most QUERIES queries."""
-    side = min(tokens, QUERIES)
+    side = min(tokens, sizes.QUERIES)
     return np.triu(np.full((side, side), -np.inf, work), 1)
