@@ -26,9 +26,9 @@ from mpizero.planner.question import Question
 from mpizero.planner.seconds import Estimate, Load, estimate, loads, sends_of
 from mpizero.planner.tiers import TIERS, Offload, TierPlan, plan_tiers
 from mpizero.planner.traffic import Sent
-from mpizero.schedule import STRATEGIES, Action, Setup, StepSettings, set_up
+from mpizero.schedule import Action, Setup, StepSettings, set_up
 from mpizero.schedule.actions import Backward, Phase, ReduceScatterGrad
-from mpizero.schedule.passes import without_lone_collectives
+from mpizero.schedule.passes import offloaded, without_lone_collectives
 
 AHEAD = 1  # segments gathered before they are needed; see [Note: Bytes are of the schedule that is timed]
 
@@ -46,17 +46,17 @@ class Candidate:
     def geometry(self) -> Geometry:
         question = self.question
         return _geometry(question.model.spec, self.stage, question.mesh(self.stage, self.size), question.dtype,
-                         question.reduce_dtype, question.optimizer)
+                         question.reduce_dtype, question.optimizer, self.offload.setting)
 
     @property
     def _step(self) -> tuple[list[Action], list[Load]]:
         question = self.question
         return _step(question.model.spec, self.stage, question.accumulation, question.interval,
-                     self.geometry.mesh.divided)
+                     self.geometry.mesh.divided, self.offload.setting)
 
     @functools.cached_property
     def tiers(self) -> TierPlan:
-        return plan_tiers(self._step[0], self.geometry, self.offload)
+        return plan_tiers(self._step[0], self.geometry)
 
     @property
     def sends(self) -> list[list[Sent]]:
@@ -89,7 +89,7 @@ class Candidate:
         if table is None:
             return kept, max(states) + (kept or 0)
         live = _activations(question.model.spec, self.stage, question.accumulation, question.interval,
-                            self.geometry.mesh.divided, table)
+                            self.geometry.mesh.divided, table, self.offload.setting)
         return max(live), max(most + during for most, during in zip(states, live, strict=True))
 
     @functools.cached_property
@@ -108,8 +108,9 @@ def _wrapping(spec: ModelSpec, ranks: int) -> Wrapping:
 
 
 def _geometry(spec: ModelSpec, stage: str, mesh: MeshShape, dtype: str, reduce_dtype: str | None,
-              optimizer: OptimizerSpec = ADAM) -> Geometry:
-    return Geometry(_wrapping(spec, mesh.ranks), STRATEGIES[stage].placement, mesh, dtype, optimizer, reduce_dtype)
+              optimizer: OptimizerSpec = ADAM, offload: str | None = None) -> Geometry:
+    placement = StepSettings(stage, offload=offload).placement
+    return Geometry(_wrapping(spec, mesh.ranks), placement, mesh, dtype, optimizer, reduce_dtype)
 
 
 @functools.lru_cache(maxsize=256)
@@ -120,20 +121,23 @@ def _sends(spec: ModelSpec, stage: str, accumulation: int, interval: int | None,
 
 
 @functools.lru_cache(maxsize=64)
-def _step(spec: ModelSpec, stage: str, accumulation: int, interval: int | None,
-          divided: frozenset[Axis]) -> tuple[list[Action], list[Load]]:
+def _step(spec: ModelSpec, stage: str, accumulation: int, interval: int | None, divided: frozenset[Axis],
+          offload: str | None = None) -> tuple[list[Action], list[Load]]:
     """The actions of a step, and its phases. See [Note: Lists are shared]."""
     setup, mesh = _divided(spec, stage, accumulation, interval), _smallest(divided)
-    actions = list(without_lone_collectives(setup.lists.step(), mesh))
-    return actions, loads(actions, replace(setup.geometry, mesh=mesh))
+    placement = StepSettings(stage, offload=offload).placement
+    actions = offloaded(without_lone_collectives(setup.lists.step(), mesh), placement.tiers)
+    actions = without_lone_collectives(actions, mesh)
+    return actions, loads(actions, replace(setup.geometry, mesh=mesh, placement=placement))
 
 
 @functools.lru_cache(maxsize=64)
 def _activations(spec: ModelSpec, stage: str, accumulation: int, interval: int | None, divided: frozenset[Axis],
-                 table: ActivationBytes) -> Sequence[int]:
+                 table: ActivationBytes, offload: str | None) -> Sequence[int]:
     """The most bytes of activations during each action. See [Note: Lists are shared]."""
-    actions, _ = _step(spec, stage, accumulation, interval, divided)
-    geometry = replace(_divided(spec, stage, accumulation, interval).geometry, mesh=_smallest(divided))
+    actions, _ = _step(spec, stage, accumulation, interval, divided, offload)
+    geometry = replace(_divided(spec, stage, accumulation, interval).geometry, mesh=_smallest(divided),
+                       placement=StepSettings(stage, offload=offload).placement)
     live = [sum(point.live[kind] for kind in ACTIVATIONS) for point in plan_memory(actions, geometry, table).points]
     return [max(after, before) for after, before in zip(live, [0, *live[:-1]], strict=True)]
 

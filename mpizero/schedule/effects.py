@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, assert_never
 
 from mpizero.layout.geometry import Geometry
 from mpizero.layout.mesh import Axis
-from mpizero.layout.placement import OWNED, REPLICATED, SHARDED, Keep
+from mpizero.layout.placement import OWNED, REPLICATED, SHARDED, Keep, Placement
 from mpizero.layout.tiers import DEVICE, HOST, NVME, Tier
 from mpizero.schedule import values as v
 from mpizero.schedule.actions import (
@@ -47,7 +47,7 @@ from mpizero.schedule.actions import (
     UploadGrad,
     UploadParam,
 )
-from mpizero.schedule.values import Value
+from mpizero.schedule.values import Name, Value
 
 Values = tuple[Value, ...]
 
@@ -302,6 +302,24 @@ def _sent(op: str, unit: int, extent: Keep, axis: Axis, kind: str | None = None)
 def kept_params(unit: int, geometry: Geometry) -> Value:
     """The parameters of the unit that a rank keeps between steps."""
     return {REPLICATED: v.whole, SHARDED: v.shard, OWNED: v.own}[geometry.placement.params](unit)
+
+
+def updates_on(placement: Placement) -> Tier:
+    """Where updates run, and gradients are looked at for them: on the host for states in files."""
+    return DEVICE if placement.tiers.optimizer is DEVICE else HOST
+
+
+def tier_of(value: Value, placement: Placement) -> Tier:
+    """Where it lies."""
+    match value.name:
+        case Name.SHARD | Name.OWN:
+            return placement.tiers.params
+        case Name.STATES | Name.OFFLOADED:
+            return placement.tiers.optimizer
+        case Name.GRAD_FP32 | Name.NEW:
+            return updates_on(placement)
+        case _:
+            return DEVICE
 
 
 def _updates_a_part(geometry: Geometry) -> bool:

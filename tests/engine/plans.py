@@ -7,6 +7,7 @@ from mpizero.engine.config import TrainConfig
 from mpizero.engine.job import Job, prepare
 from mpizero.engine.trainer import AGREEMENT_OPS, Progress, run_steps
 from mpizero.planner import plan_memory, plan_traffic
+from mpizero.planner.footprint import Computation
 from tests.engine.runs import Outcome, outcome
 
 
@@ -28,6 +29,8 @@ def follows_its_plan(job: Job) -> Progress:
     assert [record.action for record in executor.timeline] == actions
     for record, point in zip(executor.timeline, plan.points, strict=True):
         assert {kind: record.live[kind] for kind in point.live} == point.live, point.action
+        if plan.exact or not isinstance(point.action, Computation):
+            assert record.peak_bytes == point.device_bytes, point.action
     executor.timeline = None
     assert ledger.peak_model_state_bytes == plan.peak_bytes
     assert {kind: ledger.peak[kind] for kind in plan.peak_by_kind} == plan.peak_by_kind

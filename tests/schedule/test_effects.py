@@ -177,7 +177,9 @@ def test_readers_see_each_action_once(stage):
     assert Counter(event.action for event in simulate(actions, geometry, Costs()).events) == Counter(worked)
     for offload in OFFLOADS:
         if stage in offload.stages:
-            tiers = plan_tiers(actions, geometry, offload)
+            made = setup(stage, tied(), 4, 2, accumulation=2, offload=offload.setting)
+            actions, geometry = made.lists.step(), made.geometry
+            tiers = plan_tiers(actions, geometry)
             assert len(tiers.device_points) == len(actions)
             assert all(actions[move.place] is move.action for move in tiers.moves)
 
@@ -205,7 +207,6 @@ READERS = {
     "traffic": plan_traffic,
     "links": lambda actions, geometry: links.split({0: plan_traffic(actions, geometry)}, geometry, 2),
     "tiers": plan_tiers,
-    "offload": lambda actions, geometry: plan_tiers(actions, geometry, OFFLOADS[1]),
     "timeline": lambda actions, geometry: simulate(actions, geometry, Costs()),
     "seconds": loads,
 }
