@@ -64,7 +64,7 @@ Array = np.ndarray
 @dataclass(frozen=True)
 class ActionRecord:
     """An action that was run: when (perf_counter), live bytes by kind after it, and the most that lived during it, also
-    by kind."""
+    by kind, all of the device; and of the other tiers what lived after it and the most during it."""
 
     action: Action
     text: str  # as a person writes it
@@ -75,6 +75,7 @@ class ActionRecord:
     live: dict[str, int]
     peak_bytes: int
     peak_live: dict[str, int]
+    elsewhere: dict[Tier, tuple[dict[str, int], int]]
 
 
 @dataclass
@@ -94,7 +95,7 @@ class Executor:
         """written: the parameters whose gradient an unsharded gradient holds already; the units' own set. stream: what
         drives collectives that are begun; by polls, unless given."""
         self.task, self.segments, self.units, self.links = task, wrapping.segments, units, links
-        self.ledger, self._ledgers = tiers[DEVICE], list(tiers.values())
+        self.ledger, self.tiers = tiers[DEVICE], tiers
         self._written, self.stream = written, stream or Polled()
         self._pending: dict[Going, Pending] = {}  # what was begun
         self.values: dict[Value, Any] = {}
@@ -135,7 +136,7 @@ class Executor:
             raise UnknownAction(action)
         self.stream.poll()
         text, label = self._names.get(action) or self._names.setdefault(action, (show(action), self._label(action)))
-        for ledger in self._ledgers:
+        for ledger in self.tiers.values():
             ledger.at(text, label)
         begin = time.perf_counter()
         execute(self, action)
@@ -144,7 +145,9 @@ class Executor:
         if self.timeline is not None:
             self.timeline.append(ActionRecord(action, text, label, self.phase, begin, end,
                                               dict(self.ledger.live), self.ledger.action_peak_bytes,
-                                              self.ledger.action_peak_live))
+                                              self.ledger.action_peak_live,
+                                              {tier: (dict(ledger.live), ledger.action_peak_bytes)
+                                               for tier, ledger in self.tiers.items() if tier is not DEVICE}))
 
     def _label(self, action: Any) -> str:
         """The name of the segment or unit that the action is about; "" if of neither."""

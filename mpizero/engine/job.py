@@ -30,9 +30,9 @@ from mpizero.memory.ledger import Ledger
 from mpizero.memory.links import Link, Way, make_links, parse_limits
 from mpizero.nn.losses import CrossEntropy
 from mpizero.optim import SGD, Adam, Lion, LossScaler, Optimizer
-from mpizero.planner import plan_memory, plan_traffic, sent_bytes
+from mpizero.planner import moved_by_link, plan_memory, plan_traffic, sent_bytes
 from mpizero.quantities import in_units
-from mpizero.schedule import Schedule, Setup, set_up
+from mpizero.schedule import Schedule, Setup, set_up, updates_on
 from mpizero.text import counted
 
 
@@ -67,6 +67,16 @@ class Job:
     def planned_sent(self) -> dict[bool, int]:
         """Bytes that this rank sends in a step, by whether its update is skipped."""
         return {skipped: sent_bytes(plan_traffic(self.lists.step(skipped), self.geometry)) for skipped in (False, True)}
+
+    @cached_property
+    def planned_moved(self) -> dict[bool, dict[str, int]]:
+        """Bytes that this rank moves between tiers in a step, by link, by whether its update is skipped."""
+        return {skipped: moved_by_link(self.lists.step(skipped), self.geometry) for skipped in (False, True)}
+
+    @property
+    def update_ledger(self) -> Ledger:
+        """Of the tier on which updates run, and gradients are looked at for them."""
+        return self.tiers[updates_on(self.geometry.placement)]
 
     @property
     def traced(self) -> bool:

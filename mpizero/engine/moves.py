@@ -18,6 +18,14 @@ DOWN, UP = (DEVICE, HOST), (HOST, DEVICE)
 Links = Mapping[Way, Link]
 
 
+def moved_bytes(links: Links) -> dict[str, int]:
+    """What the records of the links come to, by name, both directions together."""
+    totals = dict.fromkeys((link.name for link in links.values()), 0)
+    for link in links.values():
+        totals[link.name] += sum(record.nbytes for record in link.records)
+    return totals
+
+
 def download_grad(unit: Unit, links: Links) -> Pending:
     """This rank's part of the reduced gradient is copied, or added, to what is there of earlier microbatches."""
     reduced = unit.reduced

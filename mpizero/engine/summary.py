@@ -12,13 +12,14 @@ from mpizero.engine.job import Job
 from mpizero.engine.replicas import compare_replicas
 from mpizero.engine.trainer import Progress, evaluate_loss
 from mpizero.engine.versions import versions
-from mpizero.layout import MASTER, Axis
+from mpizero.layout import DEVICE, MASTER, Axis
 from mpizero.memory.kinds import ACTIVATION, MODEL_STATE
 from mpizero.memory.ledger import Ledger
 from mpizero.planner import (
     formula_after_backward,
     formula_sent,
     gathered_more,
+    moved_by_link,
     plan_memory,
     plan_traffic,
     sent_between,
@@ -28,7 +29,7 @@ from mpizero.schedule import STRATEGIES, Action
 
 # of StepSettings
 OPTIONS = ("accumulation", "no_sync", "backward_prefetch", "forward_prefetch", "keep_last_unit", "limit_all_gathers",
-           "overlap", "recompute", "recompute_interval")
+           "overlap", "offload", "recompute", "recompute_interval")
 
 
 def summarise(job: Job, progress: Progress) -> dict[str, Any]:
@@ -117,8 +118,19 @@ def _memory(job: Job, progress: Progress) -> dict[str, Any]:
         "planned_after_backward": plan.after_backward_bytes,
         "planned_at_rest": plan.at_rest_bytes,
         "planned_peak": plan.peak_bytes,
+        **_elsewhere(job, progress),
         "formula_after_backward": formula_after_backward(job.geometry),
     }
+
+
+def _elsewhere(job: Job, progress: Progress) -> dict[str, Any]:
+    """The peaks of the other tiers, counted and planned."""
+    found: dict[str, Any] = {}
+    for tier, ledger in job.tiers.items():
+        if tier is not DEVICE:
+            plan = plan_memory(_ran(job, progress), job.geometry, tier=tier)
+            found |= {f"{tier}_peak": ledger.peak_bytes, f"planned_{tier}_peak": plan.device_peak_bytes}
+    return found
 
 
 def _device_peak(ledger: Ledger) -> dict[str, Any]:
@@ -156,5 +168,7 @@ def _traffic(job: Job, progress: Progress) -> dict[str, Any]:
         "planned_sent_bytes_per_step": sum(planned.values()),
         "formula_sent_bytes_per_step": _formula_sent(job, progress),
         "planned_by_op": planned,
+        "moved_bytes_per_step": progress.moved,
+        "planned_moved_bytes_per_step": moved_by_link(_ran(job, progress), job.geometry),
         "steps_off_plan": progress.off_plan,
     }

@@ -76,7 +76,9 @@ class Candidate:
 
     def estimate(self, like: Candidate) -> Estimate:
         """like: the same with another shard size. All that moves is of shards, so it grows as they do, and memory need
-        not be planned to know it."""
+        not be planned to know it; but where replicas sum what several microbatches have left, that moves twice more."""
+        if self.question.accumulation > 1 and self.geometry.replicas > 1:
+            like = self
         moved = [{link: nbytes * like.size / self.size for link, nbytes in phase.items()} for phase in like.moved]
         return estimate(self.question, self._step[1], self.sends, self.geometry, self.offload, moved)
 

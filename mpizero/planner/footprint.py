@@ -25,11 +25,11 @@ from mpizero.memory.kinds import (
 )
 from mpizero.planner.activations import Storage, storage_bytes, storages
 from mpizero.planner.workspace import tape_of, workspace
-from mpizero.schedule.actions import Action, Backward, Forward, Loss, LossBackward, Phase
+from mpizero.schedule.actions import Action, Backward, Forward, Loss, LossBackward, Phase, Recompute
 from mpizero.schedule.effects import Became, Change, Effect, Freed, Made, flow, resting, tier_of
 from mpizero.schedule.values import Name, Value
 
-Computation = Forward | Loss | LossBackward | Backward
+Computation = Forward | Recompute | Loss | LossBackward | Backward
 
 
 class Delta(NamedTuple):
@@ -60,7 +60,7 @@ class Doing(NamedTuple):
     def on(self, tier: Tier) -> Doing:
         """Of one tier alone."""
         return self._replace(deltas=[delta for delta in self.deltas if delta.tier is tier],
-                             inside=self.inside if tier is DEVICE else 0)
+                             inside=self.inside if tier is DEVICE else None)
 
 
 @dataclass(frozen=True)
@@ -115,7 +115,7 @@ def plan_memory(actions: Iterable[Action], geometry: Geometry, activations: Acti
             plan.device_peak_bytes, plan.device_peak_action = point.device_bytes, doing.action
         if isinstance(doing.action, Phase) and doing.action.name == "reduce":
             plan.after_backward = dict(live)
-        plan.exact &= doing.inside is not None or not isinstance(doing.action, Computation)
+        plan.exact &= doing.inside is not None or tier is not DEVICE or not isinstance(doing.action, Computation)
         plan.points.append(point)
     return plan
 

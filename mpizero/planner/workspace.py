@@ -10,7 +10,7 @@ from mpizero.layout.links import landing_bytes
 from mpizero.layout.rings import Dtypes, all_reduce_bytes, reduce_bytes, reduce_scatter_bytes
 from mpizero.layout.states import MASTER, stored_states
 from mpizero.layout.tape import Tape
-from mpizero.schedule.actions import Action, Backward, Forward, Loss, LossBackward
+from mpizero.schedule.actions import Action, Backward, Forward, Loss, LossBackward, Recompute
 from mpizero.schedule.effects import Effect, updates_on
 from mpizero.schedule.values import Name
 
@@ -58,7 +58,7 @@ def _reduction(effect: Effect, geometry: Geometry, accumulate: bool) -> int:
 def tape_of(action: Action, table: ActivationBytes) -> Tape:
     """What a computation takes and gives back on its way; () where it is not known, or of another action."""
     match action:
-        case Forward(segment):
+        case Forward(segment) | Recompute(segment):
             return table.segments[segment].forward
         case Backward(segment):
             return table.segments[segment].backward
