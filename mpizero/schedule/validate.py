@@ -75,7 +75,7 @@ class _Checker:
         self.agreed = False  # on the gradients that are there
         self.used: set[Value] = set()  # those of them that an update has read
         self.gathered, self.most = 0, 0  # units now, and at once since the last computation
-        self.again: set[Value] = set()  # what was computed again, until its backward
+        self.read: set[Value] = set()  # whole parameters that a computation has read and that stay, for another one
         self.under_way: dict[Effect, None] = {}  # collectives that were begun, in order
 
     def act(self, effect: Effect) -> None:
@@ -143,10 +143,9 @@ class _Checker:
                     self.version[value] = self.version[kept]
                 self.gathered += 1
                 self.most = max(self.most, self.gathered)
-            case Freed(Value(name=Name.WHOLE)):
+            case Freed(Value(name=Name.WHOLE) as value):
                 self.gathered -= 1
-            case Freed(Value(name=Name.SAVED) as value):
-                self.again.discard(value)
+                self.read.discard(value)
             case Freed(Value(name=Name.REDUCED | Name.OFFLOADED) as value) if value in self.gradients:
                 self._forget(value)
             case Became(value, new) if value in self.version:
@@ -241,7 +240,6 @@ class _Checker:
             later = sorted(value for value in self.there if value.mb == kept.mb and value.index > kept.index
                            and value.name in (Name.X, Name.SAVED, Name.KEPT))
             _rule(not later, f"it comes too early: {later[:1] and later[0]} is still there")
-            self.again.add(Value(Name.SAVED, kept.index, kept.mb))
 
     # -- gathers ------------------------------------------------------------------------------------------------------
 
@@ -254,11 +252,11 @@ class _Checker:
             _rule(send.axis is not Axis.SHARD, f"along {Axis.SHARD} ranks hold different parts, which have no sum")
 
     def _check_limit(self, effect: Effect) -> None:
-        """A segment finds what it reads gathered, and what those read that were computed again together with it."""
-        segments, most = self.geometry.wrapping.segments, max(self.most, self.gathered)
-        needs = {value.index for value in effect.reads if value.name is Name.WHOLE}
-        needs.update(unit for saved in self.again for unit in segments[saved.index].units)
-        _rule(self.limit is None or most <= max(self.limit, len(needs)),
+        """Beside what a computation reads, what others have read may be there for those to come: segments that are
+        computed again together are so before the first of their backwards."""
+        self.read.update(value for value in effect.reads if value.name is Name.WHOLE)
+        most = max(self.most, self.gathered)
+        _rule(self.limit is None or most <= max(self.limit, len(self.read)),
               f"{most} units were gathered at once: above the limit")
         self.most = 0
 
