@@ -192,10 +192,11 @@ def _states(ranks: Sequence[Mapping[str, Any]], ran: bool) -> str:
 def _device(ranks: Sequence[Mapping[str, Any]]) -> str:
     def row(rank: Mapping[str, Any]) -> tuple[object, ...]:
         live = rank["device_peak_by_kind"]
+        planned = rank["planned_device_peak"]
         return (sum(live[kind] for kind in MODEL_STATE), live[ACTIVATION], live[WORKSPACE], rank["device_peak"],
-                rank["device_peak_action"])
+                "-" if planned is None else planned == rank["device_peak"], rank["device_peak_action"])
 
-    return _grouped(["model states", "activations", "workspace", "in all", "while"], ranks, row)
+    return _grouped(["model states", "activations", "workspace", "in all", "= plan", "while"], ranks, row)
 
 
 def _sent(summary: Mapping[str, Any]) -> str:

@@ -3,7 +3,8 @@
 Pure: no arrays, no MPI.
 """
 
-from mpizero.layout.flat import UPDATE_BLOCK, FlatLayout, flatten, norm_block_numel, update_block_numel
+from mpizero.layout.flat import (READ_BLOCK, UPDATE_BLOCK, FlatLayout, flatten, norm_block_numel, rounding_block_numel,
+                                 update_block_numel)
 from mpizero.layout.geometry import Geometry
 from mpizero.layout.mesh import Axis, MeshShape, mesh_shape
 from mpizero.layout.placement import OWNED, REPLICATED, SHARDED, Keep, Placement
@@ -13,8 +14,9 @@ from mpizero.layout.states import (ADAM, MASTER, OPTIMIZERS, OptimizerSpec, Sees
                                    optimizer_spec, require_elements, require_narrow, stored_states)
 from mpizero.layout.wrapping import Policy, SegmentUse, Wrapping, wrap
 
-__all__ = ["ADAM", "MASTER", "OPTIMIZERS", "OWNED", "REPLICATED", "SHARDED", "UPDATE_BLOCK", "ActivationBytes", "Axis",
-           "FlatLayout", "Geometry", "Keep", "MeshShape", "ModelSpec", "OptimizerSpec", "ParamSpec", "Placement",
-           "Policy", "Sees", "SegmentBytes", "SegmentSpec", "SegmentUse", "StateSpec", "Wrapping", "check_policy",
-           "flatten", "freeze", "mesh_shape", "named_policy", "norm_block_numel", "optimizer_bytes", "optimizer_spec",
-           "require_elements", "require_narrow", "stored_states", "update_block_numel", "with_decay", "wrap"]
+__all__ = ["ADAM", "MASTER", "OPTIMIZERS", "OWNED", "READ_BLOCK", "REPLICATED", "SHARDED", "UPDATE_BLOCK",
+           "ActivationBytes", "Axis", "FlatLayout", "Geometry", "Keep", "MeshShape", "ModelSpec", "OptimizerSpec",
+           "ParamSpec", "Placement", "Policy", "Sees", "SegmentBytes", "SegmentSpec", "SegmentUse", "StateSpec",
+           "Wrapping", "check_policy", "flatten", "freeze", "mesh_shape", "named_policy", "norm_block_numel",
+           "optimizer_bytes", "optimizer_spec", "require_elements", "require_narrow", "rounding_block_numel",
+           "stored_states", "update_block_numel", "with_decay", "wrap"]
