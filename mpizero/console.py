@@ -196,9 +196,11 @@ def _device(ranks: Sequence[Mapping[str, Any]]) -> str:
     def row(rank: Mapping[str, Any]) -> tuple[object, ...]:
         live = rank["device_peak_by_kind"]
         states, activations = (sum(live.get(kind, 0) for kind in kinds) for kinds in (MODEL_STATE, ACTIVATIONS))
-        return states, activations, live[WORKSPACE], rank["device_peak"], rank["device_peak_action"]
+        planned = rank["planned_device_peak"]
+        return (states, activations, live[WORKSPACE], rank["device_peak"],
+                "-" if planned is None else planned == rank["device_peak"], rank["device_peak_action"])
 
-    return _grouped(["model states", "activations", "workspace", "in all", "while"], ranks, row)
+    return _grouped(["model states", "activations", "workspace", "in all", "= plan", "while"], ranks, row)
 
 
 def _sent(summary: Mapping[str, Any]) -> str:

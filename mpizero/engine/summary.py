@@ -14,7 +14,6 @@ from mpizero.engine.trainer import Progress, evaluate_loss
 from mpizero.engine.versions import versions
 from mpizero.layout import DEVICE, MASTER, Axis
 from mpizero.memory.kinds import ACTIVATION, MODEL_STATE
-from mpizero.memory.ledger import Ledger
 from mpizero.planner import (
     formula_after_backward,
     formula_sent,
@@ -25,6 +24,7 @@ from mpizero.planner import (
     sent_between,
     sent_by_op,
 )
+from mpizero.planner.need import actions_peak, digest_peak, highest
 from mpizero.schedule import STRATEGIES, Action
 
 # of StepSettings
@@ -40,7 +40,7 @@ def summarise(job: Job, progress: Progress) -> dict[str, Any]:
     mismatches = compare_replicas(job.world, job.state.units)
     names = [MASTER.name, *(state.name for state in job.optimizer.spec.states)]
     digests = {name: sha256(job.task.model.spec, job.state.units, name) for name in names}
-    memory |= _device_peak(job.ledger)  # now that nothing more needs the device
+    memory |= _device_peak(job, progress)  # now that nothing more needs the device
     ranks = gather_data(job.world, [memory, traffic, progress.seconds_by])
     settings = job.settings
     return {
@@ -133,10 +133,18 @@ def _elsewhere(job: Job, progress: Progress) -> dict[str, Any]:
     return found
 
 
-def _device_peak(ledger: Ledger) -> dict[str, Any]:
-    """The most that has lived at a time, all kinds together, and what it was."""
+def _device_peak(job: Job, progress: Progress) -> dict[str, Any]:
+    """The most that has lived at a time, all kinds together, and what it was; planned None where the plan does not know
+    all that computations take."""
+    ledger, geometry = job.ledger, job.geometry
+    evaluated = progress.evaluated is not None or not progress.signal
+    planned = highest([actions_peak(_ran(job, progress), geometry, job.tables.train),
+                       actions_peak(job.lists.evaluate if evaluated else [], geometry, job.tables.held_out),
+                       digest_peak(geometry)])
     return {"device_peak": ledger.peak_bytes, "device_peak_by_kind": ledger.peak_live,
-            "device_peak_action": ledger.peak_action}
+            "device_peak_action": ledger.peak_action,
+            "planned_device_peak": planned and planned.nbytes,
+            "planned_device_peak_action": planned and planned.during}
 
 
 def _ran(job: Job, progress: Progress) -> list[Action]:

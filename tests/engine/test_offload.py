@@ -12,6 +12,7 @@ from mpizero.engine.job import prepare
 from mpizero.engine.trainer import run_steps
 from mpizero.errors import OutOfDeviceMemory
 from mpizero.layout import HOST
+from mpizero.memory.ledger import Ledger
 from tests.engine.plans import follows_its_plan, run_as_planned
 from tests.engine.runs import GPT, MLP, run
 
@@ -69,9 +70,14 @@ def test_a_full_host_is_said(group):
     run_steps(job)
     need = job.tiers[HOST].peak_bytes
     run_steps(prepare(replace(config, host_memory=f"{need}B"), group))
-    if group.size == 1:  # of several ranks one may die before the others
-        with pytest.raises(OutOfDeviceMemory, match="out of host memory at .*larger `host_memory`"):
-            run_steps(prepare(replace(config, host_memory=f"{need - 1}B"), group))
+    with pytest.raises(OutOfDeviceMemory, match=f"out of host memory: the run needs {need:,} bytes.*`host_memory`"):
+        prepare(replace(config, host_memory=f"{need - 1}B"), group)
+
+
+def test_a_full_host_is_said_where_it_is_full():
+    ledger = Ledger(100, tier="host")
+    with pytest.raises(OutOfDeviceMemory, match="out of host memory at start.*larger `host_memory`"):
+        ledger.empty(101, np.uint8, "optim")
 
 
 @pytest.mark.parametrize("wrong", ["copied", "lost"])
