@@ -34,6 +34,8 @@ class Moved:
     begin_s: perf_counter."""
 
     link: str
+    source: Tier
+    target: Tier
     what: str
     unit: str
     nbytes: int
@@ -61,17 +63,17 @@ def parse_limits(text: str | None) -> dict[Way, float]:
 
 def make_links(limits: Mapping[Way, float], poll: Callable[[], None]) -> dict[Way, Link]:
     """One for each way: both directions go on at a time."""
-    return {way: Link(f"{above}-{below}", limits.get(way), poll)
+    return {way: Link(f"{above}-{below}", way, limits.get(way), poll)
             for above, below in LINKS.values() for way in ((above, below), (below, above))}
 
 
 @final
 class Link:
-    """One way between two tiers. rate: bytes a second at most; None: as fast as it goes. poll: called now and then by a
+    """One way between two tiers, of the link that `name` names in both directions. rate: bytes a second at most; None: as fast as it goes. poll: called now and then by a
     rank that waits. records: of moves that are over, until somebody clears them."""
 
-    def __init__(self, name: str, rate: float | None = None, poll: Callable[[], None] = lambda: None):
-        self.name, self.rate, self.poll = name, rate, poll
+    def __init__(self, name: str, way: Way, rate: float | None = None, poll: Callable[[], None] = lambda: None):
+        self.name, self.way, self.rate, self.poll = name, way, rate, poll
         self.records: list[Moved] = []
         self._free = 0.0  # when a link of this rate has done what it was given
         self._thread = ThreadPoolExecutor(1, thread_name_prefix=name)
@@ -119,8 +121,8 @@ class Transfer:
                 wait([self._future], POLL_EVERY)
             self._future.result()  # raises what the copy raised
         exposed = time.perf_counter() - since
-        self.link.records.append(Moved(self.link.name, self.what, self.unit, self.source.nbytes, self._first,
-                                       self._last - self._first, exposed))
+        self.link.records.append(Moved(self.link.name, *self.link.way, self.what, self.unit, self.source.nbytes,
+                                       self._first, self._last - self._first, exposed))
 
     def copy(self) -> None:
         """All of it, chunk by chunk."""
