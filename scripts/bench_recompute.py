@@ -103,7 +103,8 @@ def row(case: Case, first: Case) -> Row:
     """What a case has shown. Collective."""
     job, points = case.job, plan_memory(case.job.lists.step(), case.job.geometry, case.job.activations()).points
     digests = [sha256(each.job.task.model.spec, each.job.state.units, "master") for each in (case, first)]
-    return {"interval": case.interval, "peak_bytes": case.peak_bytes, "peak_to_first": case.peak_bytes / first.peak_bytes,
+    return {"interval": case.interval, "peak_bytes": case.peak_bytes,
+            "peak_to_first": case.peak_bytes / first.peak_bytes,
             "kept_inputs": job.ledger.peak[KEPT_INPUT],
             "planned_kept_inputs": max(point.live[KEPT_INPUT] for point in points),
             "seconds": statistics.median(case.rounds[1:]), "seconds_to_first": ratio(case.rounds, first.rounds),

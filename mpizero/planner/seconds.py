@@ -68,7 +68,8 @@ def loads(actions: Iterable[Action], geometry: Geometry) -> list[Load]:
         if effect.sends is not None:
             load.sends.append((action, effect))
         elif effect.work is not None:
-            done = {"forward": load.forward, "recompute": load.forward, "backward": load.backward, "optim_step": load.updated}
+            done = {"forward": load.forward, "recompute": load.forward, "backward": load.backward,
+                    "optim_step": load.updated}
             done[effect.work.kind].append(effect.work.index)
     return found
 

@@ -120,8 +120,9 @@ def test_an_interval_without_recompute():
 def test_values_by_hand():
     """Of four segments the two in the middle, from one input."""
     lines = told(*step("2", chain((5, 7, 3, 4)), 4, recompute=True, recompute_interval=2))
-    assert lines[1:5] == ["Forward(0, mb=0): +x[1] +saved[0] -x[0]", "Forward(1, mb=0, save=input): +x[2] +kept[1] -x[1]",
-                          "Forward(2, mb=0, save=nothing): +x[3] -x[2]", "Forward(3, mb=0): +x[4] +saved[3] -x[3]"]
+    assert lines[1:5] == [
+        "Forward(0, mb=0): +x[1] +saved[0] -x[0]", "Forward(1, mb=0, save=input): +x[2] +kept[1] -x[1]",
+        "Forward(2, mb=0, save=nothing): +x[3] -x[2]", "Forward(3, mb=0): +x[4] +saved[3] -x[3]"]
     assert lines[9:11] == ["Recompute(1, mb=0, onward=True): +saved[1] +kept[2] -kept[1]",
                            "Recompute(2, mb=0): +x[3] +saved[2] -kept[2] -x[3]"]
 
