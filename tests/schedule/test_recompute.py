@@ -95,8 +95,9 @@ def test_a_unit_that_the_backward_before_has_gathered():
 
 
 def test_a_segment_that_needs_no_backward_keeps_nothing():
-    actions = gradients("2", spec=freeze(FIVE, ["p0", "p1"]))
-    assert names(actions) == "F-0 F-1 Fi2 Fi3 F4 | B4 G4 C3 B3 G3 C2 B2 G2"
+    one, two = (gradients("2", freeze(FIVE, ["p0", "p1"]), interval) for interval in (1, 2))
+    assert names(one) == "F-0 F-1 Fi2 Fi3 F4 | B4 G4 C3 B3 G3 C2 B2 G2"
+    assert names(two) == "F-0 F-1 Fi2 F-3 F4 | B4 G4 C2> C3 B3 G3 B2 G2"
 
 
 @pytest.mark.parametrize("stage", STRATEGIES)
