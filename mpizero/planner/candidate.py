@@ -2,11 +2,13 @@
 
 [Note: Lists are shared] Which actions a step has depends on which axes of the mesh are divided, not on how far, nor on
 how large units are; and where an axis is not divided, on a mesh with no collective along it. So the list of a stage is
-made and validated once, and weighed on every mesh.
+made and validated once, and weighed on every mesh. Nor do activations depend on the mesh, or states change within a
+computation but for gradients that it makes: so the two are planned apart, and added action by action.
 
 [Note: Bytes are of the schedule that is timed] Seconds assume that gathers and reductions go on beside computing. So
-bytes are of lists that gather one segment ahead, and a gradient that is being reduced is held until the next backward
-is done.
+bytes are of lists that gather one segment ahead and overlap (`SETTINGS`): where activations are this project's own,
+those of a run with the same settings, all kinds together and to the byte. Of another program's they leave out what our
+rings and operators take.
 """
 
 from __future__ import annotations
@@ -14,24 +16,27 @@ from __future__ import annotations
 import functools
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from mpizero.layout import (
-    ADAM, REPLICATED, ActivationBytes, Axis, Geometry, MeshShape, ModelSpec, OptimizerSpec, Wrapping, wrap,
+    ADAM, ActivationBytes, Axis, Geometry, MeshShape, ModelSpec, OptimizerSpec, Wrapping, wrap,
 )
 from mpizero.memory.kinds import ACTIVATION
 from mpizero.planner.activations import again, checkpointed
 from mpizero.planner.footprint import plan_memory
+from mpizero.planner.need import digest_peak
 from mpizero.planner.question import Question
 from mpizero.planner.seconds import Estimate, Load, estimate, loads, sends_of
-from mpizero.planner.tiers import TIERS, Offload, TierPlan, plan_tiers
+from mpizero.planner.tiers import NONE, TIERS, Offload, TierPlan, plan_tiers
 from mpizero.planner.traffic import Sent
 from mpizero.schedule import STRATEGIES, Action, Setup, StepSettings, set_up
-from mpizero.schedule.actions import Backward, Phase, ReduceScatterGrad
-from mpizero.schedule.passes import without_lone_collectives
+from mpizero.schedule.passes import overlapped, without_lone_collectives
 
-AHEAD = 1  # segments gathered before they are needed; see [Note: Bytes are of the schedule that is timed]
+AHEAD = 1  # segments gathered before they are needed
+# of every list here, beside stage, shard size and accumulation
+SETTINGS: dict[str, Any] = {"overlap": True, "backward_prefetch": AHEAD, "forward_prefetch": AHEAD}
 
 
 @dataclass(frozen=True)
@@ -81,15 +86,17 @@ class Candidate:
 
     @functools.cached_property
     def activations(self) -> tuple[int | None, int]:
-        """Bytes of activations, None if unknown, and the most on the device of states and activations together."""
+        """Bytes of activations, None if unknown, and the most on the device of all that is planned."""
         question, kept, table = self.question, self.question.activations, self.question.table
-        held = in_flight(self._step[0], self.geometry)
-        states = [most + more for most, more in zip(self.tiers.device_points, held, strict=True)]
+        states = self.tiers.full_points if question.ours else self.tiers.device_points
         if table is None:
             return kept, max(states) + (kept or 0)
-        live = _activations(question.model.spec, self.stage, question.accumulation, self.geometry.mesh.divided, table,
-                            question.recompute)
-        return max(live), max(most + during for most, during in zip(states, live, strict=True))
+        live, during = _activations(question.model.spec, self.stage, question.accumulation, self.geometry.mesh.divided,
+                                    table, question.recompute)
+        device = max(most + more for most, more in zip(states, during, strict=True))
+        if question.ours and self.offload is NONE:
+            device = max(device, digest_peak(self.geometry).nbytes)
+        return max(live), device
 
     @functools.cached_property
     def verdict(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -123,43 +130,34 @@ def _step(spec: ModelSpec, stage: str, accumulation: int,
           divided: frozenset[Axis]) -> tuple[list[Action], list[Load]]:
     """The actions of a step, and its phases. See [Note: Lists are shared]."""
     setup, mesh = _divided(spec, stage, accumulation), _smallest(divided)
-    actions = list(without_lone_collectives(setup.lists.step(), mesh))
-    return actions, loads(actions, replace(setup.geometry, mesh=mesh))
+    lists, geometry = setup.lists, replace(setup.geometry, mesh=mesh)
+    parts = (without_lone_collectives(part, mesh) for part in (lists.accumulate, lists.update))
+    actions = [action for part in parts for action in overlapped(part, geometry)] + lists.zero_grad
+    return actions, loads(actions, geometry)
 
 
 @functools.lru_cache(maxsize=64)
 def _activations(spec: ModelSpec, stage: str, accumulation: int, divided: frozenset[Axis], table: ActivationBytes,
-                 recompute: bool) -> Sequence[int]:
-    """The most bytes of activations during each action. See [Note: Lists are shared]."""
+                 recompute: bool) -> tuple[Sequence[int], Sequence[int]]:
+    """The most bytes of activations during each action: as they are before and after it; and with all that operators
+    hold on their way, where that is known. See [Note: Lists are shared]."""
     actions, _ = _step(spec, stage, accumulation, divided)
     geometry = replace(_divided(spec, stage, accumulation).geometry, mesh=_smallest(divided))
-    kept = checkpointed(table) if recompute else table
-    live = [point.live[ACTIVATION] for point in plan_memory(actions, geometry, kept).points]
+    plan = plan_memory(actions, geometry, checkpointed(table) if recompute else table)
+    live = [point.live[ACTIVATION] for point in plan.points]
     anew = [again(action, table) if recompute else 0 for action in actions]
-    return [max(after, before) + more for after, before, more in zip(live, [0, *live[:-1]], anew, strict=True)]
-
-
-def in_flight(actions: Iterable[Action], geometry: Geometry) -> list[int]:
-    """Bytes of whole gradients that live longer than the list says, at each action: those that are reduced while the
-    next backward computes, which is what `planner.seconds` assumes."""
-    found: list[int] = []
-    held, backward = 0, False
-    for action in actions:
-        if isinstance(action, Phase):
-            held, backward = 0, action.name == "backward"
-        found.append(held)
-        if isinstance(action, Backward):
-            held = 0
-        elif backward and isinstance(action, ReduceScatterGrad):
-            held += geometry.itemsize * geometry.kept(action.unit, REPLICATED)
-    return found
+    before = [0, *live[:-1]]
+    around = [max(pair) + more for *pair, more in zip(before, live, anew, strict=True)]
+    inside = [begun + (point.inside or 0) for begun, point in zip(before, plan.points, strict=True)]
+    return around, [max(pair) for pair in zip(around, inside, strict=True)]
 
 
 @functools.lru_cache(maxsize=64)
 def _divided(spec: ModelSpec, stage: str, accumulation: int) -> Setup:
-    """A mesh of which every axis is divided that the stage can divide: its list has all collectives."""
+    """A mesh of which every axis is divided that the stage can divide: its list has all collectives, which `_step`
+    overlaps when it has left out those of other meshes."""
     shards = 2 if StepSettings(stage).shards else None
-    return set_up(spec, 4, StepSettings(stage, shards, accumulation, backward_prefetch=AHEAD, forward_prefetch=AHEAD))
+    return set_up(spec, 4, StepSettings(stage, shards, accumulation, **SETTINGS | {"overlap": False}))
 
 
 def _smallest(divided: frozenset[Axis]) -> MeshShape:

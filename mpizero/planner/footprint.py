@@ -23,7 +23,7 @@ from mpizero.memory.kinds import (
 from mpizero.planner.activations import Storage, storage_bytes, storages
 from mpizero.planner.workspace import tape_of, workspace
 from mpizero.schedule.actions import Action, Backward, Forward, Loss, LossBackward, Phase
-from mpizero.schedule.effects import Became, Change, Effect, Freed, Made, flow, resting
+from mpizero.schedule.effects import Became, Change, Effect, Freed, Made, Send, flow, resting
 from mpizero.schedule.values import Name, Value
 
 Delta = tuple[str, int]  # kind, bytes
@@ -50,12 +50,13 @@ class Doing(NamedTuple):
 @dataclass(frozen=True)
 class Point:
     """The device after one action, by kind; activations only where the plan knows them. peak_bytes: of model states,
-    during it. device_bytes: of all kinds, during it."""
+    during it. device_bytes: of all kinds, during it. inside: as of `Doing`."""
 
     action: Action
     live: dict[str, int]
     peak_bytes: int
     device_bytes: int
+    inside: int | None
 
 
 @dataclass
@@ -117,7 +118,7 @@ def _play(doing: Doing, live: dict[str, int], peak_by_kind: dict[str, int]) -> P
             peak_by_kind[kind] = max(peak_by_kind[kind], live[kind])
         if doing.inside is None:
             device = max(device, everything)
-    return Point(doing.action, dict(live), most_states, max(device, everything))
+    return Point(doing.action, dict(live), most_states, max(device, everything), doing.inside)
 
 
 def _gradients(deltas: Iterable[Delta]) -> int:
@@ -165,7 +166,7 @@ class _Books:
 
     def __init__(self, geometry: Geometry, activations: ActivationBytes | None):
         self.geometry, self.activations = geometry, activations
-        self.under_way: dict[Effect, int] = {}  # collectives that were begun, with their workspace
+        self.under_way: dict[Send | None, int] = {}  # collectives that were begun, with their workspace
         self.written: set[str] = set()
         self.frozen = {param.name for unit in geometry.wrapping.units if unit.frozen for param in unit.params}
         self.held: dict[Storage, Delta] = {value: self.size(value) for value in resting(geometry)}
@@ -174,11 +175,11 @@ class _Books:
     def room(self, effect: Effect) -> Room:
         """What an action takes beside its values. To be asked before these are noted."""
         if effect.ends is not None:
-            return Room(0, self.under_way.pop(effect.ends, 0))
+            return Room(0, self.under_way.pop(effect.ends.sends))
         target = effect.sums and effect.sums.target
         taken = workspace(effect, self.geometry, accumulate=target in self.held)
         if effect.begins is not None:
-            self.under_way[effect.begins] = taken
+            self.under_way[effect.begins.sends] = taken
             return Room(taken, 0)
         return Room(taken, taken)
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from mpizero.layout import ADAM, ActivationBytes, MeshShape, OptimizerSpec
 from mpizero.machine import Machine
-from mpizero.planner.model import PlannedModel
+from mpizero.planner.model import OURS, PlannedModel
 from mpizero.schedule import StepSettings
 
 
@@ -43,6 +43,11 @@ class Question:
             return None
         return self.model.activations(self.program or self.model.programs[0], self.batch_size, self.dtype,
                                       self.fused_loss)
+
+    @property
+    def ours(self) -> bool:
+        """Whether activations are this project's own, of which all bytes are known."""
+        return self.table is not None and (self.program or self.model.programs[0]) == OURS
 
     @property
     def room(self) -> int:

@@ -3,8 +3,9 @@
 [Note: What stays on its way]
 A gradient shard is reduced on the device and then moves down, so it lies on both for the time of the reduction. A
 parameter shard moves up straight into its place in the gathered unit. NVMe is reached through the host: one unit's
-states lie there during its update, one shard during its gather. Updates of states off the device run on the host
-(ZeRO-Offload, arXiv:2101.06840, sec. 3; ZeRO-Infinity, arXiv:2104.07857, sec. 5).
+states lie there during its update, one shard during its gather. What is reduced or gathered beside computation is on
+its way from Begin to End. Updates of states off the device run on the host (ZeRO-Offload, arXiv:2101.06840, sec. 3;
+ZeRO-Infinity, arXiv:2104.07857, sec. 5), and so do norms of gradients that are there.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import final
 
 from mpizero.layout import MASTER, SHARDED, Geometry, stored_states
-from mpizero.memory.kinds import GRAD, GRAD_FP32, OPTIM, PARAM
+from mpizero.memory.kinds import GRAD, GRAD_FP32, OPTIM, PARAM, WORKSPACE
 from mpizero.planner.footprint import Delta, at_rest, walk
 from mpizero.schedule.actions import Action
 from mpizero.schedule.effects import Effect
@@ -55,11 +56,13 @@ class Move:
 
 @dataclass
 class TierPlan:
-    """Bytes of a rank by tier. device_points: the most on the device during each action."""
+    """Bytes of model states of a rank by tier. device_points: the most on the device during each action; full_points:
+    with the workspace of rings, updates and norms."""
 
     at_rest: dict[str, int]
     peak: dict[str, int]
     device_points: list[int] = field(default_factory=list)
+    full_points: list[int] = field(default_factory=list)
     moves: list[Move] = field(default_factory=list)
 
 
@@ -69,14 +72,18 @@ def plan_tiers(actions: Iterable[Action], geometry: Geometry, offload: Offload =
     live = dict.fromkeys(TIERS, 0)
     for kind, nbytes in states.at_rest().items():
         live[states.tier(kind)] += nbytes
-    plan = TierPlan(dict(live), dict(live))
+    plan, room = TierPlan(dict(live), dict(live)), 0
     for place, (action, effect, deltas, _) in enumerate(walk(actions, geometry)):
-        most = live["device"]
+        most, full = live["device"], live["device"] + room
         for tier, change in states.placed(effect, deltas):
-            live[tier] += change
-            plan.peak[tier] = max(plan.peak[tier], live[tier])
-            most = max(most, live["device"])
+            if tier == WORKSPACE:
+                room += change
+            else:
+                live[tier] += change
+                plan.peak[tier] = max(plan.peak[tier], live[tier])
+            most, full = max(most, live["device"]), max(full, live["device"] + room)
         plan.device_points.append(most)
+        plan.full_points.append(full)
         plan.moves += [Move(place, action, link, nbytes) for link, nbytes in states.moved(effect, deltas) if nbytes]
     return plan
 
@@ -118,12 +125,17 @@ class _States:
         return self.geometry.kept(unit, self.geometry.placement.optim)
 
     def placed(self, effect: Effect, deltas: list[Delta]) -> Iterator[tuple[str, int]]:
-        """(tier, bytes) in order, with what stays on its way."""
-        passing = list(self._passing(effect))
-        yield from passing
+        """(tier, bytes) in order, with what stays on its way; of the device's workspace (`WORKSPACE`, bytes), which an
+        update takes where it runs, and a norm where gradients are."""
+        here = self.offload.optim == "device" or not effect.agrees and effect.updates is None
+        passing = list(self._passing(effect.ends or effect))
+        yield from passing if effect.ends is None else ()
         for kind, change in deltas:
-            yield self.tier(kind), change
-        for tier, nbytes in passing:
+            if kind != WORKSPACE:
+                yield self.tier(kind), change
+            elif here:
+                yield WORKSPACE, change
+        for tier, nbytes in passing if effect.begins is None else ():
             yield tier, -nbytes
 
     def _passing(self, effect: Effect) -> Iterator[tuple[str, int]]:

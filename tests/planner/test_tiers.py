@@ -24,6 +24,7 @@ def test_without_offload_it_is_the_memory_plan(stage, spec, accumulation):
     actions, geometry = step(stage, spec, 4, accumulation=accumulation)
     plan, tiers = plan_memory(actions, geometry), plan_tiers(actions, geometry, NONE)
     assert tiers.device_points == [point.peak_bytes for point in plan.points]
+    assert tiers.full_points == [point.device_bytes for point in plan.points]
     assert tiers.at_rest == {"device": plan.at_rest_bytes, "host": 0,
                              "nvme": 0} and tiers.peak["device"] == plan.peak_bytes
     assert tiers.moves == []
