@@ -113,7 +113,7 @@ def a_embedding(mem, dtype, sink, b, t, c):
 
 def a_embedding_backward(mem, dtype, sink, b, t, c):
     params = {"wte.weight": zeros(dtype, b * t, c), "wpe.weight": zeros(dtype, t + 2, c)}
-    tokens = np.arange(b * t).reshape(b, t) // (1 + b % 3)  # all distinct, or in twos or threes
+    tokens = np.arange(b * t).reshape(b, t) * (b % 2)  # all different, or one
     fn.embedding_backward(tokens, zeros(dtype, b, t, c), sink(params), mem)
     return embedding.embedding_backward(b, t, c, dtype)
 
@@ -132,7 +132,8 @@ def a_cross_entropy_backward(mem, dtype, sink, n, k, m):
 OPERATORS = [a_linear, a_linear_and_residual, a_linear_backward, a_relu_backward, a_matmul, a_gelu, a_gelu_backward,
              a_layer_norm, a_layer_norm_backward, a_attention, a_attention_backward, a_embedding, a_embedding_backward,
              a_cross_entropy, a_cross_entropy_backward]
-SPACE = 20  # of sizes, in each direction
+SIZES = st.sampled_from([1, 2, 3, 4, 5, 7, 8, 9, 12, 17, 20])
+NAMES = ["l.weight", "l.bias", "w", "b", "wte.weight", "wpe.weight"]
 
 
 def assert_operator(run, dtype, shape, begun, frozen):
@@ -153,21 +154,23 @@ def assert_operator(run, dtype, shape, begun, frozen):
 
 @pytest.mark.parametrize("run", OPERATORS)
 @given(data=st.data())
-@settings(max_examples=40)
+@settings(max_examples=60)
 def test_an_operator_holds_what_its_tape_says(run, data):
-    names = st.frozensets(st.sampled_from(["l.weight", "l.bias", "w", "b", "wte.weight", "wpe.weight"]))
+    begun, frozen = st.sampled_from([(), NAMES]), st.sampled_from([(), *((name,) for name in NAMES), NAMES])
     with small_blocks():
-        assert_operator(run, data.draw(dtypes), data.draw(st.tuples(*[st.integers(1, SPACE)] * 3)), data.draw(names),
-                        data.draw(names))
+        assert_operator(run, data.draw(dtypes), data.draw(st.tuples(SIZES, SIZES, SIZES)), data.draw(begun),
+                        data.draw(frozen))
 
 
 @pytest.mark.parametrize("dtype", ITEMSIZE)
 @pytest.mark.parametrize("run", OPERATORS)
 def test_operators_of_true_size(run, dtype):
     """On both sides of a tile of products, of a cast and of what is too small for one."""
-    shapes = [(2, 66, 4), (9, 40, 8)] if "attention" in run.__name__ else [(520, 515, 64), (32, 64, 64), (33, 64, 2049)]
+    shapes = [(520, 515, 64), (32, 64, 64), (33, 64, 2049)]
+    if "attention" in run.__name__ or "embedding" in run.__name__:
+        shapes = [(2, 66, 4), (9, 40, 60)]
     for shape in shapes:
-        for begun in ((), ("l.weight",)):
+        for begun in [(), NAMES] if run is a_linear_backward else [()]:
             assert_operator(run, dtype, shape, begun, ())
 
 
@@ -233,26 +236,29 @@ def test_segments_of_a_gpt(data):
 @given(data=st.data())
 @settings(max_examples=60)
 def test_segments_of_an_mlp(data):
-    hidden, layers, inputs, classes = data.draw(st.tuples(*[st.integers(1, SPACE)] * 4))
-    model = mlp(hidden, min(layers, 3), inputs, classes)
-    n = data.draw(st.integers(1, SPACE))
+    hidden, inputs, classes, n = data.draw(st.tuples(*[SIZES] * 4))
+    model = mlp(hidden, data.draw(st.integers(1, 3)), inputs, classes)
     with small_blocks():
         assert_segments(frozen_some(data, model), np.ones((n, inputs), np.float32), np.zeros(n, np.int64),
                         data.draw(dtypes))
 
 
+def test_a_frozen_output_matrix_needs_no_norm_again():
+    """Of many words and few features: else the most is held when this is gone."""
+    model, tokens = gpt(GPTConfig(1, 2, 1, 8, 40)), np.zeros((4, 8), np.int64)
+    with small_blocks():
+        assert_segments(replace(model, spec=freeze(model.spec, ["wte.weight"])), tokens, tokens, "float16")
+
+
 @pytest.mark.parametrize("dtype", ITEMSIZE)
 @pytest.mark.parametrize(("config", "shape"), [
-    (GPTConfig(1, 128, 4, 128, 256), (5, 128)), (GPTConfig(1, 128, 4, 100, 2100), (1, 70)),
-    (GPTConfig(1, 520, 4, 40, 30, tied=False), (1, 20)), (GPTConfig(1, 8, 2, 1025, 7), (2, 1025)),
-], ids=["default", "many words", "wide", "long"])
+    (GPTConfig(1, 64, 4, 128, 256), (5, 128)), (GPTConfig(1, 32, 4, 100, 2100, tied=False), (1, 70)),
+], ids=["many rows", "many words"])
 def test_a_gpt_of_true_size(dtype, config, shape):
     tokens = np.random.default_rng(0).integers(0, config.vocab, shape)
     assert_segments(gpt(config), tokens, tokens, dtype)
 
 
 @pytest.mark.parametrize("dtype", ITEMSIZE)
-@pytest.mark.parametrize("sizes", [(5, 2, 4, 3, 7), (600, 2, 2100, 100, 520), (64, 3, 32, 16, 33)])
-def test_an_mlp_of_true_size(dtype, sizes):
-    *widths, n = sizes
-    assert_segments(mlp(*widths), np.ones((n, widths[2]), np.float32), np.zeros(n, np.int64), dtype)
+def test_an_mlp_of_true_size(dtype):
+    assert_segments(mlp(), np.ones((65, 32), np.float32), np.zeros(65, np.int64), dtype)

@@ -24,7 +24,7 @@ def linear_segment_backward(n: int, k: int, m: int, dtype: str, name: str, first
 
 
 def _stored(numel: int, dtype: str) -> Tape:
-    """Data of another dtype than the parameters' are cast, and die."""
+    """Data of another dtype than the parameters' are cast, and die: nobody else holds them."""
     if dtype == DATA:
         return ()
     return Take(numel * ITEMSIZE[dtype]), Work(cast(numel, dtype)), Give(numel * ITEMSIZE[DATA])
