@@ -122,7 +122,7 @@ def _check_program(options: Options, model: PlannedModel) -> None:
 
 def _program(question: Question) -> str | None:
     """Whose activations the rows have; None: told, or unknown."""
-    return None if question.table is None else question.program or question.model.programs[0]
+    return None if question.table is None else question.whose
 
 
 def _train_flags(question: Question) -> str | None:

@@ -166,7 +166,7 @@ def _show_activations(found: dict[str, Any] | None) -> str:
     if "formula" in found:
         rows += [["12 hd batch seq layers elements (ZeRO)", found["formula"]],
                  ["with recompute, 2 bsz seq hd nl (ZeRO-Infinity)", found["recompute_formula"]]]
-    rows += [[f"all kinds together, at their peak: {PROGRAMS[program]}", found["device_peak_of"][program]]
+    rows += [[f"device, all kinds: {PROGRAMS[program]}", found["device_peak_of"][program]]
              for program in reversed(found["device_peak_of"])]
     samples, tokens = counted(found["batch_size"], "sample"), counted(found["context"], "token")
     return table([f"activations, {samples} of {tokens}", "bytes"], rows)

@@ -41,13 +41,17 @@ class Question:
         """What a microbatch leaves, without recompute. None: told as `activations`, or not known."""
         if self.activations is not None or not self.model.programs:
             return None
-        return self.model.activations(self.program or self.model.programs[0], self.batch_size, self.dtype,
-                                      self.fused_loss)
+        return self.model.activations(self.whose, self.batch_size, self.dtype, self.fused_loss)
+
+    @property
+    def whose(self) -> str:
+        """The program that activations are of, where the model has shapes."""
+        return self.program or self.model.programs[0]
 
     @property
     def ours(self) -> bool:
         """Whether activations are this project's own, of which all bytes are known."""
-        return self.table is not None and (self.program or self.model.programs[0]) == OURS
+        return self.table is not None and self.whose == OURS
 
     @property
     def room(self) -> int:

@@ -10,7 +10,7 @@ from mpizero.papers.partition import best, infinity
 from mpizero.planner import plan_memory
 from mpizero.planner.tiers import NONE, OFFLOADS, plan_tiers
 from mpizero.schedule import STRATEGIES
-from mpizero.schedule.actions import Backward, OptimStep, ReduceScatterGrad, Unshard
+from mpizero.schedule.actions import Backward, Begin, End, OptimStep, ReduceScatterGrad, Unshard
 from tests.schedule.toys import chain, mlp5, step, tied
 
 OFFLOAD = {offload.name: offload for offload in OFFLOADS}
@@ -91,6 +91,17 @@ def test_what_a_moment_takes_on_the_host(name, gathered, reduced, updated):
     assert above_rest(Unshard(1)) == gathered
     assert above_rest(Backward(1, 0), ReduceScatterGrad(1)) == reduced
     assert above_rest(OptimStep(1)) == updated
+
+
+def test_what_is_reduced_beside_computation_is_on_its_way_until_it_ends():
+    """The shard lies on the device from Begin to End, and then on the host alone."""
+    _, geometry = step("3", chain((320, 448)), 4)
+    reduction, shard = ReduceScatterGrad(1), 2 * 448 // 4
+    actions = [Backward(1, 0), Begin(reduction), Backward(0, 0), End(reduction)]
+    made, begun, meanwhile, ended = plan_tiers(actions, geometry, OFFLOAD["cpu"]).device_points
+    assert (begun - made, meanwhile - begun, ended - meanwhile) == (shard, 2 * 320, 0)
+    after = plan_tiers([*actions, Backward(1, 1)], geometry, OFFLOAD["cpu"]).device_points[-1]
+    assert after == meanwhile - shard - 2 * 448 + 2 * 448
 
 
 def test_a_gradient_lies_on_the_device_until_it_is_reduced():
