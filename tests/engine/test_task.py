@@ -104,9 +104,10 @@ def test_a_traced_run_of_a_loss_that_no_plan_knows(group):
 def test_a_device_with_no_plan_is_full_when_it_is(group):
     """Nobody knows before."""
     task = Task(mlp(hidden=10), Vectors(0), SquaredError())
-    rest = prepare(replace(MLP, stage="0"), group, task=task).ledger.live_bytes
-    job = prepare(replace(MLP, device_memory=f"{rest + 3000}B", stage="0"), group, task=task)  # room for initial values
-    assert job.need is None
+    first = prepare(replace(MLP, stage="0"), group, task=task)
+    room = first.ledger.peak_bytes  # of initial values too
+    job = prepare(replace(MLP, device_memory=f"{room}B", stage="0"), group, task=task)
+    assert first.need is job.need is None
     with pytest.raises(OutOfDeviceMemory, match="out of device memory at .*: .* bytes of"):
         run_steps(job)
 
