@@ -52,7 +52,7 @@ def model_states(live: dict[str, int]) -> int:
 
 
 def also_planned(actions: Actions) -> list[str]:
-    """Kinds that the plan covers beside the model states, and the workspace of collectives under way: activations, if it
+    """Kinds that the plan covers beside model states, and the workspace of collectives under way: activations, if it
     knows them."""
     return sorted({kind for row in actions for kind in row["planned_live"]} - {*MODEL_STATE, WORKSPACE})
 
