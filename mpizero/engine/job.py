@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 
-from mpizero.comm import Group, Mesh, TrafficLog, mesh, overlaps, stream_for
+from mpizero.comm import Group, Mesh, TrafficLog, cores_each, mesh, overlaps, stream_for
 from mpizero.data import Batch, global_samples, until
 from mpizero.engine.alike import compare_data, compare_model, compare_settings
 from mpizero.engine.config import Settings, TrainConfig
@@ -27,7 +27,7 @@ from mpizero.memory.heap import keep_heap
 from mpizero.memory.host import available_bytes
 from mpizero.memory.ledger import Ledger
 from mpizero.memory.links import Link, Way, make_links, parse_limits
-from mpizero.optim import SGD, Adam, Lion, LossScaler, Optimizer
+from mpizero.optim import ALONE, SGD, Adam, Lion, LossScaler, Optimizer, Workers
 from mpizero.planner import moved_by_link, plan_memory, plan_traffic, sent_bytes
 from mpizero.planner.need import Peak, host_peak
 from mpizero.quantities import in_units
@@ -52,6 +52,7 @@ class Job:
     state: TrainingState
     executor: Executor
     optimizer: Optimizer
+    workers: Workers
 
     @property
     def wrapping(self) -> Wrapping:
@@ -170,7 +171,14 @@ def prepare(config: TrainConfig, world: Group, *, task: Task | None = None, poli
     links = make_links(parse_limits(settings.limit), stream.poll)
     executor = Executor(task, setup.wrapping, units, written, tiers, links, stream)
     return Job(config, settings, task, world, grid, geometry, setup.lists, tiers, links, log, state, executor,
-               optimizer)
+               optimizer, _workers(settings, geometry, world))
+
+
+def _workers(settings: Settings, geometry: Geometry, world: Group) -> Workers:
+    """The threads of this rank's updates: several where these run on the host."""
+    if updates_on(geometry.placement) is DEVICE:
+        return ALONE
+    return Workers(settings.host_threads or cores_each(world.hosts, world.rank))
 
 
 def _check_host(setup: Setup, world: Group) -> None:

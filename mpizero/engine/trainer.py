@@ -110,7 +110,8 @@ def _one_step(job: Job, progress: Progress, stop: Callable[[], int]) -> StepReco
     if not agreed.found_inf:
         state.updates += 1
         clip = 1.0 if job.settings.optim.clip is None else clip_coefficient(agreed.total_norm, job.settings.optim.clip)
-        job.executor.run(job.lists.update, update=Update(job.optimizer, lr, state.updates, clip / scale))
+        job.executor.run(job.lists.update, update=Update(job.optimizer, lr, state.updates, clip / scale,
+                                                                 job.workers))
     job.executor.run(job.lists.zero_grad)
     state.scaler.update(agreed.found_inf, agreed.culprit)
     state.step += 1

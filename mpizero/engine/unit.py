@@ -25,7 +25,7 @@ from mpizero.layout import DEVICE, MASTER, OWNED, REPLICATED, SHARDED, Axis, Geo
 from mpizero.memory.kinds import GRAD, OPTIM, PARAM, UNSHARDED_GRAD, UNSHARDED_PARAM
 from mpizero.memory.ledger import Ledger
 from mpizero.memory.links import Transfer
-from mpizero.optim import Optimizer
+from mpizero.optim import ALONE, Optimizer, Workers
 
 Array = np.ndarray
 
@@ -38,6 +38,7 @@ class Update:
     lr: float
     step: int  # of the optimizer, counted from 1: skipped steps do not count
     factor: float  # clip coefficient / loss scale
+    workers: Workers = ALONE  # threads of this rank
 
 
 @dataclass(frozen=True)
@@ -283,7 +284,8 @@ class Unit:
         if self.placement.tiers.params is not self.placement.tiers.optimizer:
             out = self.new = self.home.empty(master.size, self.dtype, PARAM)
         update.optimizer.update(master, self.states, self.part_of(self.grad, kept), lr=update.lr, step=update.step,
-                                factor=update.factor, mem=self.home, out=out, decayed=self.layout.decayed(kept))
+                                factor=update.factor, mem=self.home, out=out, decayed=self.layout.decayed(kept),
+                                workers=update.workers)
 
 
 def _nothing() -> None:
