@@ -1,4 +1,4 @@
-"""Measure mpizero on the machine at hand: `mpirun -n 4 python -m mpizero.bench collectives`, `... step`, `... update`."""
+"""Measure mpizero on the machine at hand: `mpirun -n 4 python -m mpizero.bench collectives`; also `step`, `update`."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ ranks than cores, every time holds waiting for a core."""
 
 UPDATE = """Adam on the host, as --offload optimizer=cpu runs it: parameters a second of a rank, by dtype and number of
 threads, which take turns; of the slowest rank while all update. All threads of a rank share one block of elements.
-ratio: how many times as fast as with the first number of threads, the median of rounds. best: of all rounds, which tells
-more than the median where other programs run."""
+ratio: how many times as fast as with the first number of threads, the median of rounds. best: of all rounds, which
+tells more than the median where other programs run."""
 
 
 @spelled()
@@ -80,7 +80,8 @@ def parser() -> argparse.ArgumentParser:
     add.add_argument("--repeat", type=int, default=51, help="steps of each (default %(default)s)")
     add.add_argument("--json", metavar="FILE", help="write the rows")
     add.set_defaults(run=run_step)
-    add = commands.add_parser("update", help="the host's Adam, by dtype and threads", description=UPDATE, epilog=EXAMPLE)
+    add = commands.add_parser("update", help="the host's Adam, by dtype and threads", description=UPDATE,
+                              epilog=EXAMPLE)
     add.add_argument("--numel", default="2M", help="parameters (default %(default)s)")
     add.add_argument("--threads", metavar="T,T", help="numbers of threads (1, and this rank's share of its cores)")
     add.add_argument("--block", type=int, default=UPDATE_BLOCK, metavar="N",

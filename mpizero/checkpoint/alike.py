@@ -21,6 +21,10 @@ FREE = ("stage", "shard_size", "no_sync", "backward_prefetch", "forward_prefetch
 TOLD = ("steps", "epochs", "lr", "warmup", "clip", "batch_size", "global_batch", "accumulation")
 
 
+# Those that end an update which is under way, so that they change results where updates are delayed.
+ENDING = ("save_every", "eval_every", "check_replicas")
+
+
 def check_alike(job: Job, checkpoint: Checkpoint) -> None:
     """CheckpointError where going on would give another result than the run that was saved: all settings but those in
     `FREE` and `TOLD`, data, parameters, states."""
@@ -44,7 +48,8 @@ def changes(job: Job, checkpoint: Checkpoint) -> list[str]:
     """`lr 0.002 -> 0.001` of each setting in `TOLD` that is another now, and of the global batch, which may be so
     because there are more ranks or fewer."""
     here, there = settings_of(job), checkpoint.about["settings"]
-    found = [f"{name.replace('_', '-')} {_given(there[name])} -> {_given(here[name])}" for name in TOLD
+    told = TOLD + (ENDING if here["delayed_update_after"] is not None else ())
+    found = [f"{name.replace('_', '-')} {_given(there[name])} -> {_given(here[name])}" for name in told
              if name in there and there[name] != here[name]]
     if "batch_size" in there:
         saved = there.get("global_batch") or (

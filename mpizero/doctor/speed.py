@@ -124,4 +124,3 @@ def _block(dtype: str) -> Call:
         segment.backward(params, context, y, Gradients(grads, set()), MEM)
 
     return step
-

@@ -31,7 +31,7 @@ from mpizero.optim import ALONE, SGD, Adam, Lion, LossScaler, Optimizer, Workers
 from mpizero.planner import moved_by_link, plan_memory, plan_traffic, sent_bytes
 from mpizero.planner.need import Peak, host_peak
 from mpizero.quantities import in_units
-from mpizero.schedule import Schedule, Setup, set_up, updates_on
+from mpizero.schedule import Course, Schedule, Setup, set_up, updates_on
 from mpizero.text import counted
 
 
@@ -64,14 +64,20 @@ class Job:
         return self.tiers[DEVICE]
 
     @cached_property
-    def planned_sent(self) -> dict[bool, int]:
-        """Bytes that this rank sends in a step, by whether its update is skipped."""
-        return {skipped: sent_bytes(plan_traffic(self.lists.step(skipped), self.geometry)) for skipped in (False, True)}
+    def _planned(self) -> dict[Course, tuple[int, dict[str, int]]]:
+        return {}
 
-    @cached_property
-    def planned_moved(self) -> dict[bool, dict[str, int]]:
-        """Bytes that this rank moves between tiers in a step, by link, by whether its update is skipped."""
-        return {skipped: moved_by_link(self.lists.step(skipped), self.geometry) for skipped in (False, True)}
+    def planned(self, course: Course) -> tuple[int, dict[str, int]]:
+        """Bytes that this rank sends in a step of this course, and those that it moves between tiers, by link."""
+        if course not in self._planned:
+            actions = self.lists.along(course)
+            self._planned[course] = (sent_bytes(plan_traffic(actions, self.geometry)),
+                                     moved_by_link(actions, self.geometry, self.lists.before(course)))
+        return self._planned[course]
+
+    def delays(self, step: int) -> bool:
+        """Whether the update of step number `step`, from 0, goes on beside the next one."""
+        return self.lists.delay is not None and step >= self.lists.delay
 
     @property
     def update_ledger(self) -> Ledger:
@@ -184,7 +190,7 @@ def _workers(settings: Settings, geometry: Geometry, world: Group) -> Workers:
 def _check_host(setup: Setup, world: Group) -> None:
     """OutOfDeviceMemory where this host has no room for the model states of its ranks. Before any rank fills some of
     it."""
-    actions, geometry, here = setup.lists.step(), setup.geometry, world.hosts[world.rank]
+    actions, geometry, here = setup.lists.longest(), setup.geometry, world.hosts[world.rank]
     peaks = {shard_rank: sum(plan_memory(actions, geometry.at(shard_rank), tier=tier).peak_bytes
                              for tier in (DEVICE, HOST))
              for shard_rank in geometry.representatives}
@@ -206,7 +212,7 @@ def _check_room(setup: Setup, task: Task, settings: Settings, ranks: int) -> Non
         _check_tier("device", need, settings.device_memory, "use a higher `stage`, more ranks, a smaller `batch_size`, "
                     "`offload`, or a larger `device_memory`")
     if settings.host_memory is not None:
-        _check_tier("host", host_peak(setup.lists.step(), setup.geometry), settings.host_memory,
+        _check_tier("host", host_peak(setup.lists.longest(settings.steps), setup.geometry), settings.host_memory,
                     "use more ranks, a higher `stage`, or a larger `host_memory`")
 
 

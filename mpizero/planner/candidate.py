@@ -128,7 +128,7 @@ def _step(spec: ModelSpec, stage: str, accumulation: int, interval: int | None, 
     """The actions of a step, and its phases. See [Note: Lists are shared]."""
     setup, mesh = _divided(spec, stage, accumulation, interval), _smallest(divided)
     placement = StepSettings(stage, offload=offload).placement
-    actions = offloaded(without_lone_collectives(setup.lists.step(), mesh), placement.tiers)
+    actions = offloaded(without_lone_collectives(setup.lists.step(), mesh), placement)
     actions = without_lone_collectives(actions, mesh)
     return actions, loads(actions, replace(setup.geometry, mesh=mesh, placement=placement))
 

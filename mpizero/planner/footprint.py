@@ -11,7 +11,7 @@ to. Without a tape the plan counts what is there before and afterwards: an estim
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, final
 
@@ -142,14 +142,15 @@ def gradients_made(deltas: Iterable[Delta]) -> int:
     return sum(nbytes for kind, nbytes, _ in deltas if kind == UNSHARDED_GRAD)
 
 
-def walk(actions: Iterable[Action], geometry: Geometry,
-         activations: ActivationBytes | None = None) -> Iterator[Doing]:
-    """Each action, with the bytes that it takes and gives back."""
+def walk(actions: Iterable[Action], geometry: Geometry, activations: ActivationBytes | None = None,
+         after: Sequence[Action] = ()) -> Iterator[Doing]:
+    """Each action, with the bytes that it takes and gives back. after: what has been done before, from rest on."""
     books = _Books(geometry, activations)
-    for action, effect, changes in flow(actions, geometry):
+    for place, (action, effect, changes) in enumerate(flow([*after, *actions], geometry)):
         room = books.room(effect)
         deltas = [delta for change in changes for delta in books.note(change, effect)]
-        yield Doing(action, effect, _with_room(deltas, room), books.inside(action))
+        if place >= len(after):
+            yield Doing(action, effect, _with_room(deltas, room), books.inside(action))
 
 
 def _with_room(deltas: list[Delta], room: Room) -> list[Delta]:
@@ -273,7 +274,7 @@ class _Books:
         match storage.name:
             case Name.NEW:
                 return PARAM, itemsize * geometry.kept(unit, placement.optim)
-            case Name.OFFLOADED:
+            case Name.OFFLOADED | Name.HELD:
                 return GRAD, geometry.sum_itemsize * geometry.kept(unit, placement.optim)
             case Name.WHOLE | Name.PART:
                 kind = PARAM if placement.params is REPLICATED else UNSHARDED_PARAM

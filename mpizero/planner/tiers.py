@@ -9,7 +9,7 @@ of states off the device run on the host (ZeRO-Offload, arXiv:2101.06840, sec. 3
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -100,10 +100,11 @@ def moved(doing: Doing, geometry: Geometry) -> Iterator[tuple[Way, int]]:
             yield way, nbytes
 
 
-def moved_by_link(actions: Iterable[Action], geometry: Geometry) -> dict[str, int]:
-    """Bytes of a step over each link, both directions together: keys device-host and host-nvme."""
+def moved_by_link(actions: Iterable[Action], geometry: Geometry, after: Sequence[Action] = ()) -> dict[str, int]:
+    """Bytes of a step over each link, both directions together: keys device-host and host-nvme. after: as `walk` takes
+    it."""
     totals = {f"{DEVICE}-{HOST}": 0, f"{HOST}-{NVME}": 0}
-    for doing in walk(actions, geometry):
+    for doing in walk(actions, geometry, after=after):
         for way, nbytes in moved(doing, geometry):
             totals[link_name(way)] += nbytes
     return totals

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from itertools import pairwise
 
-from mpizero.layout.tiers import DEVICE, Tiers
+from mpizero.layout.placement import Placement
+from mpizero.layout.tiers import DEVICE
 from mpizero.schedule.actions import (
     Action,
     AllGatherParam,
@@ -18,6 +19,7 @@ from mpizero.schedule.actions import (
     Phase,
     ReduceGrad,
     ReduceScatterGrad,
+    StoreParam,
     Unshard,
     UploadGrad,
     UploadParam,
@@ -27,23 +29,23 @@ Reduction = ReduceScatterGrad | ReduceGrad | AllReduceGrad
 NOTHING = Phase("end")
 
 
-def offloaded(actions: Iterable[Action], tiers: Tiers) -> list[Action]:
+def offloaded(actions: Iterable[Action], placement: Placement) -> list[Action]:
     """Moves where something is used on another tier than it rests on.
 
     What a reduction leaves goes to the optimizer's states at once, and is added there to what is there of earlier
     microbatches. Across replicas the sum of all of them is made on the device, for which it comes back. What an update
     gives comes up right after it; parameters that rest elsewhere come up whenever they are gathered.
     """
-    actions = list(actions)
+    actions, tiers = list(actions), placement.tiers
     if tiers.optimizer is not DEVICE:
-        actions = list(_updates_away(actions, params=tiers.params is DEVICE))
+        actions = list(_updates_away(actions, placement))
     if tiers.params is not DEVICE:
         actions = [each for action in actions for each in _fetched(action)]
     return actions
 
 
-def _updates_away(actions: list[Action], params: bool) -> Iterator[Action]:
-    """params: whether these rest on the device."""
+def _updates_away(actions: list[Action], placement: Placement) -> Iterator[Action]:
+    to_params = UploadParam if placement.tiers.params is DEVICE else StoreParam
     away: set[int] = set()  # units of whose gradient something is there already
     for action, following in pairwise([*actions, NOTHING]):
         if isinstance(action, AllReduceShard):
@@ -56,8 +58,8 @@ def _updates_away(actions: list[Action], params: bool) -> Iterator[Action]:
         if isinstance(action, Reduction) and following != AllReduceShard(action.unit):
             yield DownloadGrad(action.unit)
             away.add(action.unit)
-        elif isinstance(action, OptimStep) and params:
-            yield UploadParam(action.unit)
+        elif isinstance(action, OptimStep) and placement.apart:
+            yield to_params(action.unit)
         elif isinstance(action, FreeGrad):
             away.discard(action.unit)
 
