@@ -72,7 +72,8 @@ class Job:
         if course not in self._planned:
             actions = self.lists.along(course)
             self._planned[course] = (sent_bytes(plan_traffic(actions, self.geometry)),
-                                     moved_by_link(actions, self.geometry, self.lists.before(course)))
+                                     moved_by_link(actions, self.geometry, self.tables.train,
+                                                   self.lists.before(course)))
         return self._planned[course]
 
     def delays(self, step: int) -> bool:
@@ -175,7 +176,8 @@ def prepare(config: TrainConfig, world: Group, *, task: Task | None = None, poli
     stream = stream_for(world)
     ledger.between = stream.poll
     links = make_links(parse_limits(settings.limit), stream.poll)
-    executor = Executor(task, setup.wrapping, units, written, tiers, links, stream)
+    executor = Executor(task, setup.wrapping, units, written, tiers, links, stream,
+                        geometry.placement.tiers.checkpoints)
     return Job(config, settings, task, world, grid, geometry, setup.lists, tiers, links, log, state, executor,
                optimizer, _workers(settings, geometry, world))
 
@@ -212,7 +214,8 @@ def _check_room(setup: Setup, task: Task, settings: Settings, ranks: int) -> Non
         _check_tier("device", need, settings.device_memory, "use a higher `stage`, more ranks, a smaller `batch_size`, "
                     "`offload`, or a larger `device_memory`")
     if settings.host_memory is not None:
-        _check_tier("host", host_peak(setup.lists.longest(settings.steps), setup.geometry), settings.host_memory,
+        table = tables(task, settings, ranks).train
+        _check_tier("host", host_peak(setup.lists.longest(settings.steps), setup.geometry, table), settings.host_memory,
                     "use more ranks, a higher `stage`, or a larger `host_memory`")
 
 

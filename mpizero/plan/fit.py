@@ -37,8 +37,8 @@ HELP = "does it fit, and which stage, offload and shard size to choose"
 EXAMPLE = "fit --gpt 40,5120,40,32000 --context 4096 --ranks 64 --gpu h100"
 MARGIN = 0.05
 MARGIN_FOR = "the device's context, buffers of communication, operators at work and fragmentation"
-_RECOMPUTE = ("--recompute takes its time here, and saves no bytes: of activations only what --activations says is known, "
-              "if anything, and that counts as it is")
+_RECOMPUTE = ("--recompute takes its time here, and saves no bytes: of activations at most what --activations says is "
+              "known, and that counts as it is")
 MEMORIES = {"device_memory": "device", "host_memory": "host", "nvme": "NVMe"}
 
 
@@ -161,8 +161,8 @@ def show(answer: dict[str, Any]) -> str:
              _wrapped(f"{counted(answer['ranks'], 'rank')}, {answer['ranks_per_host']:,} a host; {_precision(answer)}, "
                       f"{k_text(answer)}; {answer['tokens']:,} tokens x {answer['accumulation']} a rank and step; "
                       f"{memory}; {margin}"),
-             *([_wrapped(_activations(answer))] if answer["activations_of"] else [_wrapped(_RECOMPUTE)] if answer["recompute"]
-               else []),
+             *([_wrapped(_activations(answer))] if answer["activations_of"] else
+               [_wrapped(_RECOMPUTE)] if answer["recompute"] else []),
              _show_rows(answer["rows"]), _wrapped(_legend(answer)), _wrapped(_machine(answer)),
              _wrapped(f"{'Recommended' if answer['recommended'] else 'No recommendation'}: {answer['reason']}.")]
     for stage, entry in answer.get("compare", {}).items():
@@ -178,8 +178,8 @@ def _activations(answer: Mapping[str, Any]) -> str:
         return f"{text}."
     blocks, loss = counted(terms["blocks"], "block"), "a fused loss" if answer["fused_loss"] else "loss"
     each = "each" if interval == 1 else f"every {interval} together"
-    kept = (f"{blocks} keep an input of {in_units(terms['input_of_a_block'])} {each}, and as many are computed again at a "
-            "time, of " if answer["recompute"] else f"{blocks} of ")
+    kept = (f"{blocks} keep an input of {in_units(terms['input_of_a_block'])} {each}, and as many are computed again "
+            "at a time, of " if answer["recompute"] else f"{blocks} of ")
     return f"{text}: {kept}{in_units(terms['block'])}; last norm, logits and {loss} {in_units(terms['end'])}."
 
 

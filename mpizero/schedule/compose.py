@@ -87,6 +87,9 @@ class StepSettings:
             raise ConfigError(f"`delayed_update_after` {self.delayed_update_after} lets an update of the host go on "
                               f"beside the device, but updates run {_WHERE[optimizer]}: add `offload` optimizer=cpu, "
                               "or leave it out")
+        if self.placement.tiers.checkpoints is not DEVICE and not self.recompute:
+            raise ConfigError(f"`offload` {self.offload} moves inputs that are kept to compute segments again, but "
+                              "nothing is: add `recompute`, or leave checkpoints out")
 
     @property
     def placement(self) -> Placement:

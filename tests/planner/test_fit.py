@@ -7,7 +7,9 @@ from dataclasses import replace
 import pytest
 
 from mpizero.machine import Machine
+from mpizero.memory.kinds import ACTIVATIONS
 from mpizero.papers import states
+from mpizero.planner import plan_memory
 from mpizero.planner.candidate import in_flight
 from mpizero.planner.fit import CLOSE, preferred, rows
 from mpizero.planner.model import PROGRAMS, flat, gpt, mlp
@@ -169,6 +171,19 @@ def test_one_kept_input_for_several_blocks(dtype, size):
         kept = 1 if interval == 3 else kept
         backward = 8 + (kept + 1) * flow + interval * saved + (interval - 1) * flow
         assert all(row.activations == tokens * max(forward, backward) for row in rows(ask))
+
+
+@pytest.mark.parametrize("stage", ["0", "2", "3"])
+@pytest.mark.parametrize("dtype, interval, accumulation", [("float16", 1, 1), ("float32", 2, 2), ("bfloat16", 3, 1)])
+def test_recompute_takes_the_activations_of_the_list_that_runs(stage, dtype, interval, accumulation):
+    """Those of `mpizero`, whose plan a run's ledger equals after every action."""
+    ask = replace(SMALL, program="mpizero", dtype=dtype, accumulation=accumulation, recompute=True,
+                  recompute_interval=interval)
+    made = set_up(ask.model.spec, 4, StepSettings(stage, accumulation=accumulation, recompute=True,
+                                                  recompute_interval=interval), dtype=dtype)
+    points = plan_memory(made.lists.step(), made.geometry, ask.table).points
+    assert table(ask)[stage, "none"].activations == max(sum(point.live[kind] for kind in ACTIVATIONS)
+                                                        for point in points)
 
 
 def test_unknown_activations_are_not_taken_for_nothing():
