@@ -88,8 +88,8 @@ def _without_effect(settings: Settings) -> list[str]:
     if step.no_sync and step.accumulation == 1:
         notes.append("--no-sync has no effect with one microbatch a step: use --accumulation 2 or more")
     if step.delayed_update_after is not None and step.delayed_update_after >= settings.steps:
-        notes.append(f"--delayed-update-after {step.delayed_update_after} has no effect in {counted(settings.steps, 'step')}: "
-                     "give a smaller number")
+        notes.append(f"--delayed-update-after {step.delayed_update_after} has no effect, since the run has "
+                     f"{counted(settings.steps, 'step')}: give a smaller number")
     if settings.host_threads is not None and step.placement.tiers.optimizer is DEVICE:
         notes.append("--host-threads has no effect, since updates run on the device: use --offload optimizer=cpu")
     return notes

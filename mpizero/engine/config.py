@@ -173,9 +173,9 @@ class TrainConfig:
                                "safetensors file with GPT-2's names", metavar="PATH")
     offload: str | None = _option(None, "what rests off the device: optimizer=cpu, or at stage 3 "
                                   "params=cpu,optimizer=cpu (none)", metavar="WHAT=WHERE")
-    delayed_update_after: int | None = _option(None, "from step S on (0: the first) each update goes on beside the next "
-                                               "step, on the host, so that one reads parameters of one update less: "
-                                               "other results (never)", type=int, metavar="S")
+    delayed_update_after: int | None = _option(None, "from step S on (0: the first) each update goes on beside the "
+                                               "next step, which reads parameters of one update less: other results "
+                                               "(never)", type=int, metavar="S")
     host_memory: str | None = _option(None, "the same of what a rank keeps in the host's memory (unlimited)",
                                       metavar="SIZE")
     host_threads: int | None = _option(None, "threads of a rank's update where that runs on the host; changes no bit "

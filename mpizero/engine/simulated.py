@@ -20,7 +20,8 @@ from mpizero.schedule import Action, effect_of
 Row = dict[str, Any]
 
 
-def simulated(actions: Sequence[Action], ranks: Sequence[Row], geometry: Geometry, before: Sequence[Action] = ()) -> Row:
+def simulated(actions: Sequence[Action], ranks: Sequence[Row], geometry: Geometry,
+              before: Sequence[Action] = ()) -> Row:
     """What trace.json says of it. ranks: their parts of the trace, times on one clock. before: what comes before."""
     timeline = simulate(actions, geometry, measured_costs(actions, ranks, geometry), ahead=False, after=before)
     labels = {"segment": [segment.name for segment in geometry.wrapping.segments],

@@ -23,7 +23,8 @@ def trace(job: Job, step: int, actions: list[ActionRecord], records: list[Record
     """The data of trace.json. Collective; the same on every rank. Times in seconds from the start of the step on the
     earliest rank.
 
-    actions: of the step, in order. course: what it did with its gradients. updates: that ended in it, beside it. Clocks of hosts are held against rank 0's, now.
+    actions: of the step, in order. course: what it did with its gradients. updates: that went on beside it, and have
+    ended. Clocks of hosts are held against rank 0's, now.
     """
     clock = clock_offset(job.world)
     mine = {"clock_offset_s": clock.seconds, "clock_uncertainty_s": clock.uncertainty,

@@ -44,7 +44,8 @@ class Update:
 
 @dataclass(frozen=True)
 class Pending:
-    """A collective, a move or a late update of a unit, not yet under way. done: what makes its result the unit's, once it is over."""
+    """A collective, a move or a late update of a unit, not yet under way. done: what makes its result the unit's, once
+    it is over."""
 
     going: Collective | Transfer | Beside
     done: Callable[[], None]

@@ -6,5 +6,5 @@ from mpizero.schedule.effects import Effect, effect_of, flow, updates_on
 from mpizero.schedule.strategies import STRATEGIES, Strategy
 from mpizero.schedule.validate import IllegalSchedule, validate
 
-__all__ = ["STRATEGIES", "Action", "Course", "Effect", "IllegalSchedule", "Schedule", "Setup", "StepSettings", "Strategy",
-           "UnknownAction", "effect_of", "flow", "schedule", "set_up", "show", "updates_on", "validate"]
+__all__ = ["STRATEGIES", "Action", "Course", "Effect", "IllegalSchedule", "Schedule", "Setup", "StepSettings",
+           "Strategy", "UnknownAction", "effect_of", "flow", "schedule", "set_up", "show", "updates_on", "validate"]

@@ -30,7 +30,7 @@ def cut(ranges, begin, end):
 
 @given(st.data())
 def test_no_bit_depends_on_the_split(data):
-    """Into shards, blocks and threads, wherever the ranges that decay begin and end; with and without master weights."""
+    """Into shards, blocks and threads, wherever ranges that decay begin and end; with and without master weights."""
     n = data.draw(st.integers(0, 300))
     optimizer, dtype = data.draw(st.sampled_from(EVERY)), data.draw(st.sampled_from(["float16", "float32"]))
     cuts = sorted(data.draw(st.lists(st.integers(0, n), max_size=5)))
