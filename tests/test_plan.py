@@ -195,8 +195,8 @@ def test_a_timeline_with_recompute(plan):
     assert again["compute"] == plain["compute"] + 2 * 2 and again["finish"] == plain["finish"] + 2 * 2
     found, out = plan("timeline --units 6 --recompute --recompute-interval 2 --limit 0")
     assert [event["action"] for event in found["events"] if event["action"].startswith("Recompute")] == [
-        f"Recompute({segment}, mb=0{onward})" for segment, onward in ((3, ", onward=True"), (4, ""),
-                                                                     (1, ", onward=True"), (2, ""))]
+        f"Recompute({segment}, mb=0{onward})"
+        for segment, onward in ((3, ", onward=True"), (4, ""), (1, ", onward=True"), (2, ""))]
     assert "C3CC" in out and "C computed again" in out and "recompute of 2 segments at a time" in out
 
 

@@ -16,7 +16,7 @@ def test_fit(plan):
     row = rows["3", "none"]
     assert row["at_rest"] == {"device": 14 * 13 * 10**9 // 64, "host": 0, "nvme": 0}
     assert row["seconds"] > 0 and row["bound_by"] == "compute"
-    assert row["device_bytes"] == row["peak"]["device"] + 4 * 10**9 + 2 * 406_250_496
+    assert row["device_bytes"] == row["peak"]["device"] + 4 * 10**9
     assert row["sent_bytes"] == row["host_bytes"] == 3 * 63 * 26 * 10**9 // 64
     assert row["left_bytes"] == 76 * 10**9 - row["device_bytes"] and row["seconds_by_size"] == {"64": row["seconds"]}
     assert found["recommended"] == {"stage": "3", "offload": "none", "shard_size": 64}
@@ -47,7 +47,8 @@ def test_fit_of_a_bare_size_does_not_claim_what_is_unknown(plan):
     exact, out = plan(f"{asked} --activations-of mpizero")
     assert "Activations are mpizero's own, exact" in out
     assert [row["fits"] for row in exact["rows"] if row["offload"] == "none"] == [False, False, False, True]
-    assert {round(row["activations"] / 1e9, 1) for row in exact["rows"]} == {68.4} and "68.4 GB of the latter" in out
+    assert {round(row["activations"] / 1e9, 1) for row in exact["rows"]} == {68.4}
+    assert "activations of 68.4 GB included, exact" in " ".join(out.split())
 
 
 def test_fit_tries_every_shard_size(plan):

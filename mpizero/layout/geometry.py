@@ -62,8 +62,8 @@ class Geometry:
 
     @property
     def stored(self) -> tuple[StateSpec, ...]:
-        """What is stored beside the parameters. Parameters that rest elsewhere, or are read meanwhile, cannot be what is
-        updated: then it is a copy of them."""
+        """What is stored beside the parameters. Parameters that rest elsewhere, or are read meanwhile, cannot be
+        what is updated: then it is a copy of them."""
         stored = stored_states(self.optimizer, self.dtype)
         own = MASTER not in stored and self.placement.apart
         return (replace(MASTER, dtype=self.dtype), *stored) if own else stored
