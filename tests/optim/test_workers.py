@@ -67,3 +67,21 @@ def test_overflow_is_no_surprise_in_any_thread():
                 update(block=4)
         with pytest.raises(RuntimeWarning), np.errstate(over="ignore", invalid="warn"):
             update()
+
+
+def test_threads_have_blocks_of_their_own():
+    """Each writes its number into its part, and finds it when all have."""
+    meeting, n, lanes = threading.Barrier(3), 30, 3
+
+    class Numbered(Adam):
+        def update_block(self, scalars, w, states, g, t):
+            number = float(w[0])
+            g.fill(number)
+            t.fill(number)
+            meeting.wait(20)
+            w[...] = (g == number) & (t == number)
+
+    optimizer, w = Numbered(), np.repeat(np.arange(1, 4, dtype=np.float32), n // lanes)
+    optimizer.update(w, states(optimizer, n), np.zeros(n, np.float32), lr=1e-3, step=1, factor=1.0, mem=MEM,
+                     workers=Workers(lanes))
+    assert w.all()
