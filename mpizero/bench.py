@@ -1,4 +1,4 @@
-"""Measure mpizero on the machine at hand: `mpirun -n 4 python -m mpizero.bench collectives`, `... step`."""
+"""Measure mpizero on the machine at hand: `mpirun -n 4 python -m mpizero.bench collectives`; also `step`, `update`."""
 
 from __future__ import annotations
 
@@ -9,17 +9,19 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from mpizero.cli import Parser, on_rank_0, spelled
-from mpizero.comm import Group, run_main, start
+from mpizero.comm import Group, cores_each, run_main, start
 from mpizero.comm.benchmark import Row, measure
-from mpizero.engine import overhead
+from mpizero.engine import overhead, updates
 from mpizero.engine.alike import compare_flags
 from mpizero.engine.config import TrainConfig
 from mpizero.engine.resolve import resolve
 from mpizero.errors import ConfigError
+from mpizero.layout import UPDATE_BLOCK
 from mpizero.memory.host import available_bytes
 from mpizero.output import check_writable, write_json
-from mpizero.quantities import in_units, parse_bytes
+from mpizero.quantities import in_units, parse_bytes, parse_count
 from mpizero.schedule import STRATEGIES
+from mpizero.schedule.compose import LARGEST
 from mpizero.text import counted, table
 
 ARRAYS = 4  # of the size measured, that a rank has: flat, whole, and parts of both
@@ -40,6 +42,11 @@ all-gather of two ranks is the same single copy on both sides, and the best that
 STEP = """A whole training step of the MLP against the same NumPy operators without ledger, schedule and rings, in turn;
 medians of the slowest rank. rings: of the step, inside collectives, waiting for the other ranks included. With more
 ranks than cores, every time holds waiting for a core."""
+
+UPDATE = """Adam on the host, as --offload optimizer=cpu runs it: parameters a second of a rank, by dtype and number of
+threads, which take turns; of the slowest rank while all update. All threads of a rank share one block of elements.
+ratio: how many times as fast as with the first number of threads, the median of rounds. best: of all rounds, which
+tells more than the median where other programs run."""
 
 
 @spelled()
@@ -73,6 +80,15 @@ def parser() -> argparse.ArgumentParser:
     add.add_argument("--repeat", type=int, default=51, help="steps of each (default %(default)s)")
     add.add_argument("--json", metavar="FILE", help="write the rows")
     add.set_defaults(run=run_step)
+    add = commands.add_parser("update", help="the host's Adam, by dtype and threads", description=UPDATE,
+                              epilog=EXAMPLE)
+    add.add_argument("--numel", default="2M", help="parameters (default %(default)s)")
+    add.add_argument("--threads", metavar="T,T", help="numbers of threads (1, and this rank's share of its cores)")
+    add.add_argument("--block", type=int, default=UPDATE_BLOCK, metavar="N",
+                     help="elements that all threads take at once (default %(default)s, as in training)")
+    add.add_argument("--repeat", type=int, default=21, help="rounds (default %(default)s)")
+    add.add_argument("--json", metavar="FILE", help="write the rows")
+    add.set_defaults(run=run_update)
     return top
 
 
@@ -82,7 +98,7 @@ def run_collectives(options: Any) -> int:
     world = start()
     compare_flags(vars(options), world)
     on_rank_0(world, lambda: check_writable("--json", options.json))
-    _check_memory(world, max(sizes))
+    _check_room(world, f"--sizes {size_text(max(sizes))}", ARRAYS * max(sizes))
     rows = measure(world, sizes, options.dtype, options.repeat, options.in_place)
     if world.rank == 0:
         print(f"{world.library}, {world.size} ranks on {len(set(world.hosts))} host(s); medians of {options.repeat}")
@@ -92,13 +108,12 @@ def run_collectives(options: Any) -> int:
     return 0
 
 
-def _check_memory(world: Group, size: int) -> None:
-    """ConfigError where this host has no room for the arrays of all its ranks."""
+def _check_room(world: Group, flag: str, nbytes: int) -> None:
+    """ConfigError where this host has no room for the arrays of all its ranks, `nbytes` each."""
     ranks, room = world.hosts.count(world.hosts[world.rank]), available_bytes()
-    if room is not None and ARRAYS * size * ranks > room:
-        raise ConfigError(f"--sizes {size_text(size)}: {counted(ranks, 'rank')} on this host would take "
-                          f"{in_units(ARRAYS * size * ranks)} for their arrays, but it has {in_units(room)} of memory "
-                          "left: use a smaller size")
+    if room is not None and nbytes * ranks > room:
+        raise ConfigError(f"{flag}: {counted(ranks, 'rank')} on this host would take {in_units(nbytes * ranks)} for "
+                          f"their arrays, but it has {in_units(room)} of memory left: use a smaller size")
 
 
 def run_step(options: Any) -> int:
@@ -117,6 +132,39 @@ def run_step(options: Any) -> int:
         if options.json:
             write_json(options.json, {"rows": [asdict(row) for row in rows]})
     return 0
+
+
+def run_update(options: Any) -> int:
+    """The sub-command `update`."""
+    numel = parse_count(options.numel)
+    world = start()
+    threads = _numbers("--threads", options.threads) if options.threads else [1, cores_each(world.hosts, world.rank)]
+    for name, value in (("--numel", numel), ("--block", options.block), *(("--threads", each) for each in threads)):
+        if not 1 <= value < LARGEST:
+            raise ConfigError(f"{name} {value} cannot be measured: use at least 1, and less than 2^40")
+    compare_flags(vars(options), world)
+    on_rank_0(world, lambda: check_writable("--json", options.json))
+    _check_room(world, f"--numel {options.numel}", updates.BYTES * numel)
+    rows = updates.measure(world, numel, list(dict.fromkeys(threads)), options.repeat, options.block)
+    if world.rank == 0:
+        print(f"{counted(world.size, 'rank')} at once, {numel:,} parameters each; medians of {options.repeat}")
+        print(update_table(rows), flush=True)
+        if options.json:
+            write_json(options.json, {"numel": numel, "rows": [asdict(row) for row in rows]})
+    return 0
+
+
+def _numbers(flag: str, text: str) -> list[int]:
+    try:
+        return [int(part) for part in text.split(",")]
+    except ValueError:
+        raise ConfigError(f"{flag} {text!r} is no list of whole numbers: write it as in 1,2") from None
+
+
+def update_table(rows: Sequence[updates.Rate]) -> str:
+    """Rates in millions a second."""
+    return table(("dtype", "threads", "block of a thread", "M params/s", "best", "ratio"),
+                 [(row.dtype, row.threads, row.block, row.rate / 1e6, row.best / 1e6, row.ratio) for row in rows])
 
 
 def step_table(rows: Sequence[overhead.Overhead]) -> str:

@@ -14,7 +14,7 @@ from mpizero.dtypes import ITEMSIZE
 from mpizero.engine.config import Settings
 from mpizero.engine.job import Job
 from mpizero.engine.trainer import StepRecord
-from mpizero.layout import OWNED, REPLICATED, Wrapping
+from mpizero.layout import DEVICE, OWNED, REPLICATED, Wrapping
 from mpizero.memory.kinds import ACTIVATIONS, MODEL_STATE, WORKSPACE
 from mpizero.planner import formula_sizes
 from mpizero.quantities import in_units
@@ -87,6 +87,11 @@ def _without_effect(settings: Settings) -> list[str]:
                      "keeps whole parameters and gathers none in forward and backward: use --stage 3")
     if step.no_sync and step.accumulation == 1:
         notes.append("--no-sync has no effect with one microbatch a step: use --accumulation 2 or more")
+    if step.delayed_update_after is not None and step.delayed_update_after >= settings.steps:
+        notes.append(f"--delayed-update-after {step.delayed_update_after} has no effect, since the run has "
+                     f"{counted(settings.steps, 'step')}: give a smaller number")
+    if settings.host_threads is not None and step.placement.tiers.optimizer is DEVICE:
+        notes.append("--host-threads has no effect, since updates run on the device: use --offload optimizer=cpu")
     return notes
 
 

@@ -21,7 +21,7 @@ from mpizero.engine.verdict import verdict
 from mpizero.interrupt import noted
 from mpizero.output import check_writable, printer, tell, write_json
 from mpizero.runlog import RunLog, begin_log, make_folder, new_id
-from mpizero.schedule import show
+from mpizero.schedule import Action, Course, show
 from mpizero.tensorboard import EventFile
 from mpizero.text import counted
 
@@ -47,7 +47,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         say = printer(world.rank)
         say("\n".join([header(job), *map(as_flags, checkpoints.said)]))
         if config.print_actions:
-            say("\n".join(show(action) for action in job.lists.step()))
+            say("\n".join(show(action) for action in _steady(job)))
         summary = _train(checkpoints, run, log, events, stop)
         say(f"{ending(job, summary)}\n{shares(summary['seconds_by'])}\n\n{proof(summary)}")
         if log is not None:
@@ -77,6 +77,12 @@ def _train(checkpoints: Checkpoints, run: str, log: RunLog | None, events: Event
     if job.config.json is not None and job.world.rank == 0:
         write_json(job.config.json, summary)
     return summary
+
+
+def _steady(job: Job) -> list[Action]:
+    """The step that comes again and again: with delayed updates one that follows another."""
+    late = job.lists.delay is not None and job.lists.delay < job.settings.steps - 1
+    return job.lists.along(Course(late=late, catches_up=late))
 
 
 def exit_status(summary: dict[str, Any]) -> int:

@@ -16,10 +16,12 @@ from mpizero.errors import CheckpointError
 # Settings that change no bit, or (ranks, no_sync) only the order of additions; and where data lies.
 FREE = ("stage", "shard_size", "no_sync", "backward_prefetch", "forward_prefetch", "keep_last_unit",
         "limit_all_gathers", "overlap", "recompute", "recompute_interval", "wrap", "offload", "device_memory",
-        "host_memory", "limit", "check_replicas",
-        "eval_every", "data", "end", "save", "save_every", "keep", "resume", "init")
+        "host_memory", "host_threads", "limit", "check_replicas", "eval_every", "data", "end", "save", "save_every",
+        "keep", "resume", "init")
 # Those that a run may change on its way.
 TOLD = ("steps", "epochs", "lr", "warmup", "clip", "batch_size", "global_batch", "accumulation")
+# Those that end an update which is under way, so that they change results where updates are delayed.
+ENDING = ("save_every", "eval_every", "check_replicas")
 
 
 def check_alike(job: Job, checkpoint: Checkpoint) -> None:
@@ -45,7 +47,8 @@ def changes(job: Job, checkpoint: Checkpoint) -> list[str]:
     """`lr 0.002 -> 0.001` of each setting in `TOLD` that is another now, and of the global batch, which may be so
     because there are more ranks or fewer."""
     here, there = settings_of(job), checkpoint.about["settings"]
-    found = [f"{name.replace('_', '-')} {_given(there[name])} -> {_given(here[name])}" for name in TOLD
+    told = TOLD + (ENDING if here["delayed_update_after"] is not None else ())
+    found = [f"{name.replace('_', '-')} {_given(there[name])} -> {_given(here[name])}" for name in told
              if name in there and there[name] != here[name]]
     if "batch_size" in there:
         saved = there.get("global_batch") or (

@@ -30,6 +30,7 @@ from mpizero.checkpoint.format import (
 from mpizero.checkpoint.together import together
 from mpizero.engine.alike import flat
 from mpizero.engine.job import Job
+from mpizero.engine.trainer import catch_up
 from mpizero.engine.unit import Unit
 from mpizero.engine.versions import versions
 from mpizero.errors import CheckpointError
@@ -38,12 +39,14 @@ Piece = tuple[str, str, int, np.ndarray]  # state, parameter, where in it, and t
 
 
 def save(job: Job, folder: str | Path, *, run: str | None = None, runs: Sequence[str] = ()) -> Path:
-    """Write folder/step-00000020, by number of steps. Collective; takes no memory beside what rests.
+    """Write folder/step-00000020, by number of steps. Collective; takes no memory beside what rests. An update that is
+    under way is ended first.
 
     run: its identifier. runs: of those that this one goes on from. One run at a time may save into a folder.
     CheckpointError on every rank if it fails on one; then nothing that was there is lost, and `latest` names what it
     did.
     """
+    catch_up(job)
     world, target = job.world, Path(folder) / step_name(job.state.step)
     run = run or together(world, lambda: secrets.token_hex(6), only=0)[0]
     made = target.with_name(temporary(target.name, run))

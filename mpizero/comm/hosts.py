@@ -84,6 +84,14 @@ def is_crowded(places: Iterable[Place]) -> bool:
     return len(places) > min([cores, *(place.quota for place in places if place.quota is not None)])
 
 
+def cores_each(places: Sequence[str], rank: int) -> int:
+    """Cores for each rank of this host: those that this one may use, or its control group at a time, divided by how
+    many they are; at least 1. places: the host of each rank."""
+    place = this_place()
+    cores = min(len(place.cores), place.quota or len(place.cores))
+    return max(cores // places.count(places[rank]), 1)
+
+
 def overlaps(hosts: Sequence[str]) -> bool:
     """Whether collectives had better go on while ranks compute, as far as start-up can tell: they cross hosts."""
     return len(set(hosts)) > 1

@@ -54,7 +54,7 @@ def compute_rates(speeds: Speeds, hosts: Sequence[str]) -> tuple[dict[str, float
         by_dtype[dtype] = {"peak_flops": peak, "efficiency": min(min(speeds.block[dtype]) / peak, 1.0),
                            "update_bandwidth": UPDATE_BYTES * min(speeds.update[dtype])}
     together: Counter[str] = Counter()
-    for host, rate in zip(hosts, speeds.update[OWN], strict=True):
+    for host, rate in zip(hosts, speeds.host_update, strict=True):
         together[host] += rate  # type: ignore[assignment]
     copied = min(speeds.copied)
     return {**by_dtype[OWN], "memory_bandwidth": 2 * copied, "host_bandwidth": copied,

@@ -2,28 +2,28 @@
 
 from __future__ import annotations
 
-import importlib.util
 import math
 import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
-from mpizero.comm import Group, all_gather_values, barrier
+from mpizero.comm import Group, all_gather_values, barrier, cores_each
 from mpizero.doctor.host import read
 from mpizero.dtypes import numpy_dtype
+from mpizero.engine.updates import DTYPES, adam
 from mpizero.layout.models import GPTConfig
 from mpizero.memory.ledger import Uncounted
 from mpizero.nn.gpt import gpt
 from mpizero.nn.ops.gradients import Gradients
 from mpizero.nn.ops.matmul import matmul
-from mpizero.optim import Adam
+from mpizero.optim import ALONE, Workers
 from mpizero.planner.model import gpt as planned_gpt
 
-DTYPES = ("float32", "float16", *(["bfloat16"] if importlib.util.find_spec("ml_dtypes") else []))
 EACH = 0.2  # seconds for one kind of work, or a call
 SIDE = 512  # of square matrices
 BLOCK = GPTConfig(layers=1, d_model=256, heads=4, context=128, vocab=2)
@@ -39,13 +39,15 @@ class Speeds:
     """What each rank does in a second while all do the same. busy: cores that other programs keep busy on its host,
     seen by each host's first rank, nan for the others. alone: operations in float32 of each host's first rank
     while the others sleep, again nan for those. matmul, block: operations by dtype; of plain products, and of a GPT
-    block, forward and backward. update: elements by dtype, of Adam. copied: bytes."""
+    block, forward and backward. update: elements by dtype, of Adam in one thread;
+    host_update: in float16, in a thread for each core that a rank has. copied: bytes."""
 
     busy: tuple[float, ...]
     alone: tuple[float, ...]
     matmul: dict[str, tuple[float, ...]]
     block: dict[str, tuple[float, ...]]
     update: dict[str, tuple[float, ...]]
+    host_update: tuple[float, ...]
     copied: tuple[float, ...]
 
 
@@ -59,9 +61,12 @@ def measure(world: Group) -> Speeds:
     for dtype in DTYPES:
         matmuls[dtype] = _each(world, _matmul(dtype), 2 * SIDE**3)
         blocks[dtype] = _each(world, _block(dtype), block_flops())
-        updates[dtype] = _each(world, _update(dtype), ELEMENTS)
+        updates[dtype] = _each(world, partial(adam(dtype, ELEMENTS), ALONE), ELEMENTS)
+    workers = Workers(cores_each(world.hosts, world.rank))
+    threaded = _each(world, partial(adam("float16", ELEMENTS), workers), ELEMENTS)
     source, target = np.ones(COPIED, np.uint8), np.zeros(COPIED, np.uint8)
-    return Speeds(tuple(busy), alone, matmuls, blocks, updates, _each(world, lambda: np.copyto(target, source), COPIED))
+    return Speeds(tuple(busy), alone, matmuls, blocks, updates, threaded,
+                  _each(world, lambda: np.copyto(target, source), COPIED))
 
 
 def _each(world: Group, call: Call | None, work: float) -> tuple[float, ...]:
@@ -119,12 +124,3 @@ def _block(dtype: str) -> Call:
         segment.backward(params, context, y, Gradients(grads, set()), MEM)
 
     return step
-
-
-def _update(dtype: str) -> Call:
-    """Of float32 weights, which 16-bit parameters follow."""
-    optimizer, kind = Adam(), numpy_dtype(dtype)
-    master, grad = np.ones(ELEMENTS, np.float32), np.full(ELEMENTS, 0.5, kind)
-    states = {state.name: np.zeros(ELEMENTS, np.float32) for state in optimizer.spec.states}
-    out = None if dtype == "float32" else np.zeros(ELEMENTS, kind)
-    return lambda: optimizer.update(master, states, grad, lr=1e-3, step=1, factor=1.0, mem=MEM, out=out)

@@ -15,8 +15,9 @@ from mpizero.errors import ConfigError, DataError
 from mpizero.layout import Wrapping
 from mpizero.text import numbers, ranks_on
 
-# May differ between hosts: where the data lies (its content may not), and how much memory a device has.
-FREE = ("data", "device_memory", "host_memory")
+# May differ between hosts: where the data lies (its content may not), how much memory a device has, and how
+# many threads a host.
+FREE = ("data", "device_memory", "host_memory", "host_threads")
 # Of `versions`. Python and mpi4py compute nothing that a rank keeps.
 COMPARED_VERSIONS = ("mpizero", "sources", "numpy", "ml_dtypes")
 SHOWN = 3  # differences in a message

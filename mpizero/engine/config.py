@@ -70,6 +70,7 @@ class Settings:
     eval_every: int = 0
     wrap: str | None = None
     limit: str | None = None
+    host_threads: int | None = None
 
     def samples(self, ranks: int) -> int:
         """How many a step takes, on all ranks together."""
@@ -172,8 +173,13 @@ class TrainConfig:
                                "safetensors file with GPT-2's names", metavar="PATH")
     offload: str | None = _option(None, "what rests off the device: optimizer=cpu, or at stage 3 "
                                   "params=cpu,optimizer=cpu (none)", metavar="WHAT=WHERE")
+    delayed_update_after: int | None = _option(None, "from step S on (0: the first) each update goes on beside the "
+                                               "next step, which reads parameters of one update less: other results "
+                                               "(never)", type=int, metavar="S")
     host_memory: str | None = _option(None, "the same of what a rank keeps in the host's memory (unlimited)",
                                       metavar="SIZE")
+    host_threads: int | None = _option(None, "threads of a rank's update where that runs on the host; changes no bit "
+                                       "(its cores over its ranks)", type=int, metavar="T")
     limit: str | None = _option(None, "slow the links between tiers down to those of another machine, as in host=3GB/s "
                                 "(no)", metavar="LINK=RATE")
     debug: bool = _option(False, "compare each collective with other ranks' before it runs, and fill new and freed "

@@ -14,6 +14,7 @@ from mpizero.comm import Polled, Stream
 from mpizero.data import Batch
 from mpizero.engine import moves
 from mpizero.engine.agreement import Agreed
+from mpizero.engine.beside import Host
 from mpizero.engine.shelf import Shelf
 from mpizero.engine.task import Task
 from mpizero.engine.unit import Pending, Unit, Update
@@ -41,6 +42,7 @@ from mpizero.schedule.actions import (
     Forward,
     FreeGrad,
     Going,
+    HoldGrad,
     LoadBatch,
     Loss,
     LossBackward,
@@ -53,6 +55,7 @@ from mpizero.schedule.actions import (
     ReduceScatterGrad,
     Reshard,
     Save,
+    StoreParam,
     UnknownAction,
     Unshard,
     UploadGrad,
@@ -102,7 +105,8 @@ class Executor:
         self.task, self.segments, self.units, self.links = task, wrapping.segments, units, links
         self.ledger, self.tiers, self.checkpoints = tiers[DEVICE], tiers, checkpoints
         self._written, self.stream = written, stream or Polled()
-        self._pending: dict[Going, Pending] = {}  # what was begun
+        self.host = Host(self.stream.poll)
+        self._pending: dict[Going | OptimStep, Pending] = {}  # what was begun
         self.values: dict[Value, Any] = {}
         self._names: dict[Action, tuple[str, str]] = {}  # text and label of actions met before: each comes every step
         self.after_backward: dict[str, int] = {}  # live bytes by kind when the last backward had ended
@@ -146,7 +150,7 @@ class Executor:
         begin = time.perf_counter()
         execute(self, action)
         end = time.perf_counter()
-        self.spent[type(action)] += end - begin
+        self.spent[_kind(action)] += end - begin
         if self.timeline is not None:
             self.timeline.append(ActionRecord(action, text, label, self.phase, begin, end,
                                               dict(self.ledger.live), self.ledger.action_peak_bytes,
@@ -257,8 +261,14 @@ class Executor:
     def _go(self, action: Going) -> None:
         self._make(action).finish()
 
+    @property
+    def updating(self) -> bool:
+        """Whether an update is under way."""
+        return any(isinstance(action, OptimStep) for action in self._pending)
+
     def _begin(self, action: Begin) -> None:
-        self._pending[action.action] = pending = self._make(action.action)
+        going = action.action
+        self._pending[going] = pending = self._late(going) if isinstance(going, OptimStep) else self._make(going)
         pending.begin(self.stream)
 
     def _end(self, action: End) -> None:
@@ -281,9 +291,19 @@ class Executor:
         assert self._agreement is not None, "an agreement needs the other ranks"
         self._sum.agreed = self._agreement(self._sum)
 
+    def _late(self, action: OptimStep) -> Pending:
+        assert self._update is not None, "an update needs its numbers"
+        return self.units[action.unit].late_step(self._update, self.host)
+
     def _optim_step(self, action: OptimStep) -> None:
         assert self._update is not None, "an update needs its numbers"
         self.units[action.unit].optim_step(self._update)
+
+
+def _kind(action: Action) -> type:
+    """What its seconds are of: to wait for an update is part of it."""
+    late = isinstance(action, Begin | End) and isinstance(action.action, OptimStep)
+    return OptimStep if late else type(action)
 
 
 COLLECTIVES: dict[type, Callable[[Unit, Axis], Pending]] = {
@@ -316,7 +336,9 @@ EXECUTE: dict[type, Callable[[Executor, Any], None]] = {
     Backward: Executor._backward,
     Agree: Executor._agree,
     OptimStep: Executor._optim_step,
-    FreeGrad: lambda run, action: run.units[action.unit].free_grad(),
+    FreeGrad: lambda run, action: run.units[action.unit].free_grad(action.late),
+    HoldGrad: lambda run, action: run.units[action.unit].hold_grad(),
+    StoreParam: lambda run, action: run.units[action.unit].store_param(),
     AwaitFree: lambda run, action: None,  # whoever computes has nothing under way
     Begin: Executor._begin,
     End: Executor._end,

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 
-from mpizero.comm import Group, Mesh, TrafficLog, mesh, overlaps, stream_for
+from mpizero.comm import Group, Mesh, TrafficLog, cores_each, mesh, overlaps, stream_for
 from mpizero.data import Batch, global_samples, until
 from mpizero.engine.alike import compare_data, compare_model, compare_settings
 from mpizero.engine.config import Settings, TrainConfig
@@ -27,11 +27,11 @@ from mpizero.memory.heap import keep_heap
 from mpizero.memory.host import available_bytes
 from mpizero.memory.ledger import Ledger
 from mpizero.memory.links import Link, Way, make_links, parse_limits
-from mpizero.optim import SGD, Adam, Lion, LossScaler, Optimizer
+from mpizero.optim import ALONE, SGD, Adam, Lion, LossScaler, Optimizer, Workers
 from mpizero.planner import moved_by_link, plan_memory, plan_traffic, sent_bytes
 from mpizero.planner.need import Peak, host_peak
 from mpizero.quantities import in_units
-from mpizero.schedule import Schedule, Setup, set_up, updates_on
+from mpizero.schedule import Course, Schedule, Setup, set_up, updates_on
 from mpizero.text import counted
 
 
@@ -52,6 +52,7 @@ class Job:
     state: TrainingState
     executor: Executor
     optimizer: Optimizer
+    workers: Workers
 
     @property
     def wrapping(self) -> Wrapping:
@@ -63,15 +64,21 @@ class Job:
         return self.tiers[DEVICE]
 
     @cached_property
-    def planned_sent(self) -> dict[bool, int]:
-        """Bytes that this rank sends in a step, by whether its update is skipped."""
-        return {skipped: sent_bytes(plan_traffic(self.lists.step(skipped), self.geometry)) for skipped in (False, True)}
+    def _planned(self) -> dict[Course, tuple[int, dict[str, int]]]:
+        return {}
 
-    @cached_property
-    def planned_moved(self) -> dict[bool, dict[str, int]]:
-        """Bytes that this rank moves between tiers in a step, by link, by whether its update is skipped."""
-        return {skipped: moved_by_link(self.lists.step(skipped), self.geometry, self.tables.train)
-                for skipped in (False, True)}
+    def planned(self, course: Course) -> tuple[int, dict[str, int]]:
+        """Bytes that this rank sends in a step of this course, and those that it moves between tiers, by link."""
+        if course not in self._planned:
+            actions = self.lists.along(course)
+            self._planned[course] = (sent_bytes(plan_traffic(actions, self.geometry)),
+                                     moved_by_link(actions, self.geometry, self.tables.train,
+                                                   self.lists.before(course)))
+        return self._planned[course]
+
+    def delays(self, step: int) -> bool:
+        """Whether the update of step number `step`, from 0, goes on beside the next one."""
+        return self.lists.delay is not None and step >= self.lists.delay
 
     @property
     def update_ledger(self) -> Ledger:
@@ -172,13 +179,20 @@ def prepare(config: TrainConfig, world: Group, *, task: Task | None = None, poli
     executor = Executor(task, setup.wrapping, units, written, tiers, links, stream,
                         geometry.placement.tiers.checkpoints)
     return Job(config, settings, task, world, grid, geometry, setup.lists, tiers, links, log, state, executor,
-               optimizer)
+               optimizer, _workers(settings, geometry, world))
+
+
+def _workers(settings: Settings, geometry: Geometry, world: Group) -> Workers:
+    """The threads of this rank's updates: several where these run on the host."""
+    if updates_on(geometry.placement) is DEVICE:
+        return ALONE
+    return Workers(settings.host_threads or cores_each(world.hosts, world.rank))
 
 
 def _check_host(setup: Setup, world: Group) -> None:
     """OutOfDeviceMemory where this host has no room for the model states of its ranks. Before any rank fills some of
     it."""
-    actions, geometry, here = setup.lists.step(), setup.geometry, world.hosts[world.rank]
+    actions, geometry, here = setup.lists.longest(), setup.geometry, world.hosts[world.rank]
     peaks = {shard_rank: sum(plan_memory(actions, geometry.at(shard_rank), tier=tier).peak_bytes
                              for tier in (DEVICE, HOST))
              for shard_rank in geometry.representatives}
@@ -201,7 +215,7 @@ def _check_room(setup: Setup, task: Task, settings: Settings, ranks: int) -> Non
                     "`offload`, or a larger `device_memory`")
     if settings.host_memory is not None:
         table = tables(task, settings, ranks).train
-        _check_tier("host", host_peak(setup.lists.step(), setup.geometry, table), settings.host_memory,
+        _check_tier("host", host_peak(setup.lists.longest(settings.steps), setup.geometry, table), settings.host_memory,
                     "use more ranks, a higher `stage`, or a larger `host_memory`")
 
 

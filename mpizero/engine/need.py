@@ -63,7 +63,7 @@ def _rank_need(lists: Schedule, geometry: Geometry, settings: Settings, sizes: T
     reads, begun = settings.checkpoints.resume or settings.checkpoints.init, rest(geometry)
     return highest([
         Peak(begun.nbytes + (loading_bytes(geometry) if reads else 0), "load"),
-        actions_peak(lists.step() if settings.steps else [], geometry, sizes.train),
+        actions_peak(lists.longest(settings.steps), geometry, sizes.train),
         actions_peak(lists.evaluate, geometry, sizes.held_out),
         digest_peak(geometry)])
 

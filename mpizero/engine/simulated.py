@@ -20,9 +20,10 @@ from mpizero.schedule import Action, effect_of
 Row = dict[str, Any]
 
 
-def simulated(actions: Sequence[Action], ranks: Sequence[Row], geometry: Geometry) -> Row:
-    """What trace.json says of it. ranks: their parts of the trace, times on one clock."""
-    timeline = simulate(actions, geometry, measured_costs(actions, ranks, geometry), ahead=False)
+def simulated(actions: Sequence[Action], ranks: Sequence[Row], geometry: Geometry,
+              before: Sequence[Action] = ()) -> Row:
+    """What trace.json says of it. ranks: their parts of the trace, times on one clock. before: what comes before."""
+    timeline = simulate(actions, geometry, measured_costs(actions, ranks, geometry), ahead=False, after=before)
     labels = {"segment": [segment.name for segment in geometry.wrapping.segments],
               "unit": [unit.name for unit in geometry.wrapping.units]}
     return {"seconds": timeline.finish, "compute_s": timeline.compute, "communication_s": timeline.communication,
@@ -41,10 +42,10 @@ def measured_costs(actions: Sequence[Action], ranks: Sequence[Row], geometry: Ge
     spent: dict[tuple[str, str], list[float]] = defaultdict(list)
     for number, action in enumerate(actions):
         effect = effect_of(action, geometry)
-        if effect.computes and effect.work is not None:
+        if effect.computes and effect.begins is None and effect.work is not None:
             label = ranks[0]["actions"][number]["label"]
             spent[effect.work.kind, label] += [_seconds(rank["actions"][number]) for rank in ranks]
-    for kind, label, seconds in (*_transfers(ranks, geometry), *_moved(ranks)):
+    for kind, label, seconds in (*_transfers(ranks, geometry), *_moved(ranks), *_updated(ranks)):
         spent[kind, label].append(seconds)
 
     def of(kind: str, names: Iterable[str]) -> list[float]:
@@ -75,6 +76,13 @@ def _moved(ranks: Sequence[Row]) -> Iterator[tuple[str, str, float]]:
         for each in rank["moves"]:
             if DEVICE in (each["source"], each["target"]):
                 yield "download" if each["source"] == DEVICE else "upload", each["unit"], _seconds(each)
+
+
+def _updated(ranks: Sequence[Row]) -> Iterator[tuple[str, str, float]]:
+    """The same of every update that went on beside the step."""
+    for rank in ranks:
+        for each in rank["updates"]:
+            yield "optim_step", each["unit"], _seconds(each)
 
 
 def _seconds(row: Row) -> float:

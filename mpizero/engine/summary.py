@@ -29,7 +29,7 @@ from mpizero.schedule import STRATEGIES, Action
 
 # of StepSettings
 OPTIONS = ("accumulation", "no_sync", "backward_prefetch", "forward_prefetch", "keep_last_unit", "limit_all_gathers",
-           "overlap", "offload", "recompute", "recompute_interval")
+           "overlap", "offload", "recompute", "recompute_interval", "delayed_update_after")
 
 
 def summarise(job: Job, progress: Progress) -> dict[str, Any]:
@@ -148,8 +148,8 @@ def _device_peak(job: Job, progress: Progress) -> dict[str, Any]:
 
 
 def _ran(job: Job, progress: Progress) -> list[Action]:
-    """The fullest list of actions that the run has run: without the update if every step was skipped."""
-    return job.lists.step(skipped=not progress.updates) if progress.records else []
+    """What the run has come to in bytes at a time, from rest to rest: without the update if every step was skipped."""
+    return job.lists.run(progress.courses)
 
 
 def _model_state(live: dict[str, int]) -> int:
@@ -165,7 +165,8 @@ def _formula_sent(job: Job, progress: Progress) -> int | None:
 
 def _traffic(job: Job, progress: Progress) -> dict[str, Any]:
     """Bytes that this rank sent in the last step that updated."""
-    sends = plan_traffic(_ran(job, progress), job.geometry)
+    actions = job.lists.along(progress.course) if progress.records else []
+    sends = plan_traffic(actions, job.geometry)
     planned = sent_by_op(sends)
     return {
         "sent_bytes_per_step": sum(progress.sent.get(op, 0) for op in planned),
@@ -177,6 +178,7 @@ def _traffic(job: Job, progress: Progress) -> dict[str, Any]:
         "formula_sent_bytes_per_step": _formula_sent(job, progress),
         "planned_by_op": planned,
         "moved_bytes_per_step": progress.moved,
-        "planned_moved_bytes_per_step": moved_by_link(_ran(job, progress), job.geometry, job.tables.train),
+        "planned_moved_bytes_per_step": moved_by_link(actions, job.geometry, job.tables.train,
+                                                      job.lists.before(progress.course)),
         "steps_off_plan": progress.off_plan,
     }

@@ -3,29 +3,32 @@ messages."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from mpizero.comm import Group, Record, clock_offset
+from mpizero.engine.beside import Updated
 from mpizero.engine.executor import ActionRecord
 from mpizero.engine.gather import gather_data
 from mpizero.engine.job import Job
 from mpizero.engine.simulated import simulated
 from mpizero.memory.links import Moved
 from mpizero.planner import plan_memory
-from mpizero.schedule import Effect, effect_of
+from mpizero.schedule import Action, Course, Effect, effect_of
 from mpizero.schedule.actions import Agree, Phase
 
 
-def trace(job: Job, step: int, actions: list[ActionRecord], records: list[Record],
-          moves: list[Moved]) -> dict[str, Any]:
+def trace(job: Job, step: int, actions: list[ActionRecord], records: list[Record], moves: list[Moved],
+          course: Course = Course(), updates: Sequence[Updated] = ()) -> dict[str, Any]:
     """The data of trace.json. Collective; the same on every rank. Times in seconds from the start of the step on the
     earliest rank.
 
-    actions: of the step, in order. Clocks of hosts are held against rank 0's, now.
+    actions: of the step, in order. course: what it did with its gradients. updates: that went on beside it, and have
+    ended. Clocks of hosts are held against rank 0's, now.
     """
     clock = clock_offset(job.world)
     mine = {"clock_offset_s": clock.seconds, "clock_uncertainty_s": clock.uncertainty,
-            **_rank(job, actions, records, moves)}
+            **_rank(job, actions, records, moves, job.lists.before(course)), "updates": list(map(_update, updates))}
     ranks = gather_data(job.world, mine)
     for rank in ranks:
         _shift(rank, -rank["clock_offset_s"])
@@ -34,18 +37,19 @@ def trace(job: Job, step: int, actions: list[ActionRecord], records: list[Record
         _shift(rank, -earliest)
     return {"step": step, "stage": job.settings.step.stage, "model": job.task.model.name, "dtype": job.settings.dtype,
             "world_size": job.world.size, "capacity": job.ledger.capacity, "ranks": ranks,
-            "simulated": simulated([record.action for record in actions], ranks, job.geometry)}
+            "simulated": simulated([record.action for record in actions], ranks, job.geometry,
+                                   job.lists.before(course))}
 
 
-def _rank(job: Job, actions: list[ActionRecord], records: list[Record],
-          moves: list[Moved]) -> dict[str, Any]:
-    """This rank's part, times by its own clock."""
-    plan = plan_memory([record.action for record in actions], job.geometry, job.activations())
+def _rank(job: Job, actions: list[ActionRecord], records: list[Record], moves: list[Moved],
+          before: list[Action]) -> dict[str, Any]:
+    """This rank's part, times by its own clock. before: what comes before, from rest on."""
+    plan = plan_memory([*before, *(record.action for record in actions)], job.geometry, job.activations())
     return {
         "rank": job.world.rank, "host": job.world.hosts[job.world.rank],
         "groups": {axis.value: list(group.ranks) for axis, group in job.mesh.groups.items()},
         "actions": [_action(record, effect_of(record.action, job.geometry), point.live, point.peak_bytes)
-                    for record, point in zip(actions, plan.points, strict=True)],
+                    for record, point in zip(actions, plan.points[len(before):], strict=True)],
         "collectives": [_collective(record, _group(job, record)) for record in records],
         "moves": [_move(move) for move in moves],
     }
@@ -81,6 +85,12 @@ def _move(move: Moved) -> dict[str, Any]:
             "exposed_s": move.exposed}
 
 
+def _update(update: Updated) -> dict[str, Any]:
+    """An update that went on beside the step, and may have begun before it."""
+    return {"unit": update.unit, "begin_s": update.begin_s, "end_s": update.begin_s + update.seconds,
+            "exposed_s": update.exposed}
+
+
 def _group(job: Job, record: Record) -> Group:
     """The group that the record names."""
     return next(group for group in (*job.mesh.groups.values(), job.world) if group.name == record.group)
@@ -88,7 +98,7 @@ def _group(job: Job, record: Record) -> Group:
 
 def _shift(rank: dict[str, Any], seconds: float) -> None:
     """Move all times of a rank."""
-    for row in (*rank["actions"], *rank["collectives"], *rank["moves"]):
+    for row in (*rank["actions"], *rank["collectives"], *rank["moves"], *rank["updates"]):
         row["begin_s"] += seconds
         row["end_s"] += seconds
     for collective in rank["collectives"]:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from mpizero.comm import Record
 from mpizero.data import eval_batches
 from mpizero.engine.agreement import Agreed, finish_grads, mean_loss
+from mpizero.engine.beside import Updated
 from mpizero.engine.executor import ActionRecord, LossSum
 from mpizero.engine.job import Job
 from mpizero.engine.moves import moved_bytes
@@ -18,6 +20,7 @@ from mpizero.engine.unit import Update
 from mpizero.errors import DataError, DivergenceError
 from mpizero.memory.links import Moved
 from mpizero.optim import clip_coefficient, learning_rate
+from mpizero.schedule import Course
 
 AGREEMENT_OPS = ("agree", "check", "report")  # a few bytes that no formula counts: listed under their own names
 
@@ -41,6 +44,18 @@ class StepRecord:
     eval_loss: float | None = None  # held-out, after the update, where the step was one to evaluate after
 
 
+class Traced(NamedTuple):
+    """What the last step that updated did: its number, actions, collectives, moves between tiers, what it did with its
+    gradients, and the updates that ended in it."""
+
+    step: int
+    actions: list[ActionRecord]
+    records: list[Record]
+    moves: list[Moved]
+    course: Course
+    updates: list[Updated]
+
+
 @dataclass
 class Progress:
     """What the steps of one call have shown. What they changed is in the job's state."""
@@ -58,15 +73,17 @@ class Progress:
     at_rest: dict[str, int] = field(default_factory=dict)  # live bytes by kind after the last step
     seconds_by: dict[str, float] = field(default_factory=dict)  # of all steps
     evaluated: tuple[int, float] | None = None  # after how many steps the last time, and the held-out loss
-    # where the job is traced: number, actions, collectives and moves of the last step that updated
-    traced: tuple[int, list[ActionRecord], list[Record], list[Moved]] | None = None
+    courses: set[Course] = field(default_factory=set)  # that steps have taken
+    course: Course = Course()  # of the step that `sent` is of
+    traced: Traced | None = None  # where the job is traced
 
 
 def run_steps(job: Job, report: Callable[[StepRecord], None] = lambda record: None, *,
               steps: int | None = None, stop: Callable[[], int] = lambda: 0) -> Progress:
     """Train `steps` steps more; None: up to the number that the settings name. With `epochs` no call goes beyond that.
     Collective over the job's ranks. `report` is called on every rank after each step. `stop` is asked in each: where it
-    gives a signal's number on some rank, all ranks end after that step. Two calls do what one does for as many steps.
+    gives a signal's number on some rank, all ranks end after that step. Two calls do what one does for as many steps,
+    unless updates are delayed: a call ends the last one.
 
     LossScaleError or DivergenceError where gradients stay infinite, DataError where targets were counted wrongly,
     ReplicaMismatch where replicas differ, OutOfDeviceMemory.
@@ -83,10 +100,12 @@ def run_steps(job: Job, report: Callable[[StepRecord], None] = lambda record: No
             record = replace(record, eval_loss=progress.evaluated[1])
         progress.records.append(record)
         if _due(job, job.settings.check_replicas):
+            catch_up(job)
             check_replicas(job.world, job.state.units, job.state.step)
         report(record)
         if progress.signal:
             break
+    catch_up(job)
     progress.at_rest = dict(job.ledger.live)
     return progress
 
@@ -104,19 +123,18 @@ def _one_step(job: Job, progress: Progress, stop: Callable[[], int]) -> StepReco
     job.executor.spent.clear()
     if job.traced:
         job.executor.timeline = []
+    job.executor.host.records.clear()
     step, scale, lr = state.step, state.scaler.scale, _learning_rate(job)
     agreed = _accumulate(job, scale, stop)
     progress.signal = agreed.stop
-    if not agreed.found_inf:
-        state.updates += 1
-        clip = 1.0 if job.settings.optim.clip is None else clip_coefficient(agreed.total_norm, job.settings.optim.clip)
-        job.executor.run(job.lists.update, update=Update(job.optimizer, lr, state.updates, clip / scale))
-    job.executor.run(job.lists.zero_grad)
+    course = Course(not agreed.found_inf, not agreed.found_inf and job.delays(step), job.executor.updating)
+    catch_up(job)
+    _update(job, course, agreed, lr, scale)
     state.scaler.update(agreed.found_inf, agreed.culprit)
     state.step += 1
     state.position += job.samples
-    sent = _account(job, progress, agreed.found_inf)
-    _keep_trace(job, progress, step, agreed.found_inf)
+    sent = _account(job, progress, course)
+    _keep_trace(job, progress, step, course)
     seconds = time.perf_counter() - begin
     moves = [record for link in job.links.values() for record in link.records]
     parts = seconds_by(job.executor.spent, job.log.records, moves, seconds)
@@ -151,35 +169,59 @@ def _accumulate(job: Job, scale: float, stop: Callable[[], int]) -> Agreed:
     return agreed
 
 
-def _account(job: Job, progress: Progress, skipped: bool) -> int:
+def _update(job: Job, course: Course, agreed: Agreed, lr: float, scale: float) -> None:
+    """Of the gradients on which all have agreed: done, begun, or left out."""
+    if not course.updates:
+        job.executor.run(job.lists.zero_grad)
+        return
+    job.state.updates += 1
+    clip = 1.0 if job.settings.optim.clip is None else clip_coefficient(agreed.total_norm, job.settings.optim.clip)
+    update = Update(job.optimizer, lr, job.state.updates, clip / scale, job.workers)
+    if course.late:
+        job.executor.run(job.lists.begin, update=update)
+    else:
+        job.executor.run([*job.lists.update, *job.lists.zero_grad], update=update)
+
+
+def catch_up(job: Job) -> None:
+    """End the update that is under way, if one is: then parameters and states are those of all steps so far, and the
+    next step reads them. Collective."""
+    if job.executor.updating:
+        job.executor.run(job.lists.catch_up)
+
+
+def _account(job: Job, progress: Progress, course: Course) -> int:
     """Compare the step's traffic with its plan; returns the bytes sent by what the plan covers."""
-    progress.updates += not skipped
-    progress.skipped += skipped
+    progress.updates += course.updates
+    progress.skipped += not course.updates
     totals = job.log.totals()
     counted = {op: total for op, total in totals.items() if op not in AGREEMENT_OPS}
     sent = sum(total.bytes_sent for total in counted.values())
     moved = moved_bytes(job.links)
-    progress.off_plan += sent != job.planned_sent[skipped] or moved != job.planned_moved[skipped]
-    if not skipped or not progress.updates:
-        progress.sent = {op: total.bytes_sent for op, total in totals.items()}
+    progress.off_plan += (sent, moved) != job.planned(course)
+    progress.courses.add(course)
+    if course.updates or not progress.updates:
+        progress.sent, progress.course = {op: total.bytes_sent for op, total in totals.items()}, course
         progress.messages = sum(total.messages for total in counted.values())
         progress.moved = moved
         progress.between = sum(total.bytes_between for total in counted.values())
     return sent
 
 
-def _keep_trace(job: Job, progress: Progress, step: int, skipped: bool) -> None:
+def _keep_trace(job: Job, progress: Progress, step: int, course: Course) -> None:
     """Of a traced job, what the step did, unless it was skipped."""
     if job.traced and job.executor.timeline is not None:
-        if not skipped:
+        if course.updates:
             moves = [record for link in job.links.values() for record in link.records]
-            progress.traced = step, job.executor.timeline, list(job.log.records), moves
+            progress.traced = Traced(step, job.executor.timeline, list(job.log.records), moves, course,
+                                     list(job.executor.host.records))
         job.executor.timeline = None
 
 
 def evaluate_loss(job: Job) -> float:
     """Mean loss over the held-out samples. Collective: every rank runs equally many batches; missing samples weigh
-    nothing."""
+    nothing. An update that is under way is ended first."""
+    catch_up(job)
     loss, targets, data = 0.0, 0, job.task.data
     for samples in eval_batches(data.eval_size, job.settings.batch_size, job.world.rank, job.world.size):
         found = job.executor.run(job.lists.evaluate, batch=lambda mb: data.eval_batch(samples))

@@ -21,11 +21,12 @@ import numpy as np
 from mpizero.comm import (Collective, Mesh, Stream, begin_all_gather, begin_all_reduce, begin_broadcast, begin_reduce,
                           begin_reduce_scatter)
 from mpizero.dtypes import numpy_dtype
+from mpizero.engine.beside import Beside, Host
 from mpizero.layout import DEVICE, MASTER, OWNED, REPLICATED, SHARDED, Axis, Geometry, Keep, Tier
 from mpizero.memory.kinds import GRAD, OPTIM, PARAM, UNSHARDED_GRAD, UNSHARDED_PARAM
 from mpizero.memory.ledger import Ledger
 from mpizero.memory.links import Transfer
-from mpizero.optim import Optimizer
+from mpizero.optim import ALONE, Optimizer, Workers
 
 Array = np.ndarray
 
@@ -38,28 +39,30 @@ class Update:
     lr: float
     step: int  # of the optimizer, counted from 1: skipped steps do not count
     factor: float  # clip coefficient / loss scale
+    workers: Workers = ALONE  # threads of this rank
 
 
 @dataclass(frozen=True)
 class Pending:
-    """A collective or a move of a unit, not yet under way. done: what makes its result the unit's, once it is over."""
+    """A collective, a move or a late update of a unit, not yet under way. done: what makes its result the unit's, once
+    it is over."""
 
-    going: Collective | Transfer
+    going: Collective | Transfer | Beside
     done: Callable[[], None]
 
     def begin(self, stream: Stream) -> None:
         """Set it going; `stream` drives collectives."""
-        if isinstance(self.going, Transfer):
-            self.going.begin()
-        else:
+        if isinstance(self.going, Collective):
             stream.begin(self.going)
+        else:
+            self.going.begin()
 
     def end(self, stream: Stream) -> None:
         """Wait for what was begun."""
-        if isinstance(self.going, Transfer):
-            self.going.finish()
-        else:
+        if isinstance(self.going, Collective):
             stream.finish(self.going)
+        else:
+            self.going.finish()
         self.done()
 
     def finish(self) -> None:
@@ -90,6 +93,7 @@ class Unit:
         self.phase = "start"
         self._unsharded_param: Array | None = None  # (padded_numel,) where parameters are sharded, while gathered
         self.offloaded: Array | None = None  # this rank's part of the reduced gradient, off the device
+        self.held: Array | None = None  # that of an earlier step, for a late update
         self.new: Array | None = None  # what an update off the device gave, in `dtype`
         # (padded_numel,) in `dtype`, from the first backward to the reduction
         self._unsharded_grad: Array | None = None
@@ -266,10 +270,20 @@ class Unit:
         return Pending(begin_all_reduce(self.mesh.group(axis), part, wire=self.wire, parts=parts, unit=self.layout.name,
                                         phase=self.phase), _nothing)
 
-    def free_grad(self) -> None:
-        """Free the reduced gradient."""
+    def free_grad(self, late: bool = False) -> None:
+        """Free the reduced gradient, or the one that was held for a late update."""
+        if late:
+            assert self.held is not None, f"unit {self.layout.name} holds no gradient"
+            self.home.discard(self.held)
+            self.held = None
+            return
         self.ledger.discard(self.grad)
         self.reduced = self.offloaded = None
+
+    def hold_grad(self) -> None:
+        """Keep the gradient off the device for a late update."""
+        assert self.held is None, f"unit {self.layout.name} holds a gradient"
+        self.held, self.offloaded = self.offloaded, None
 
     # -- update -------------------------------------------------------------------------------------------------------
 
@@ -278,12 +292,28 @@ class Unit:
         these are not where the states are. Weight decay shrinks the elements of its own parameters alone, wherever the
         shard begins."""
         assert self._unsharded_param is None, f"unit {self.layout.name} is gathered: its whole parameters would be old"
+        self._prepared(update, self.part_of(self.grad, self.range_of(self.placement.optim)))()
+
+    def late_step(self, update: Update, host: Host) -> Pending:
+        """The same in the host's thread, of the gradient that is held. Its storage is taken now."""
+        assert self.held is not None and self.placement.apart, f"unit {self.layout.name} holds no gradient"
+        return Pending(Beside(host, self.layout.name, self._prepared(update, self.held)), _nothing)
+
+    def _prepared(self, update: Update, grad: Array) -> Callable[[], None]:
         kept, master = self.range_of(self.placement.optim), self.states[MASTER.name]
         out = self.updated_param if self.has_master else None
-        if self.placement.tiers.params is not self.placement.tiers.optimizer:
+        if self.placement.apart:
             out = self.new = self.home.empty(master.size, self.dtype, PARAM)
-        update.optimizer.update(master, self.states, self.part_of(self.grad, kept), lr=update.lr, step=update.step,
-                                factor=update.factor, mem=self.home, out=out, decayed=self.layout.decayed(kept))
+        return update.optimizer.prepared(master, self.states, grad, lr=update.lr, step=update.step,
+                                         factor=update.factor, mem=self.home, out=out,
+                                         decayed=self.layout.decayed(kept), workers=update.workers)
+
+    def store_param(self) -> None:
+        """What a late update gave, into the parameters that are kept on its tier."""
+        assert self.new is not None, f"unit {self.layout.name} has no new parameters"
+        np.copyto(self.updated_param, self.new)
+        self.home.discard(self.new)
+        self.new = None
 
 
 def _nothing() -> None:

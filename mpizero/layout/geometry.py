@@ -62,11 +62,11 @@ class Geometry:
 
     @property
     def stored(self) -> tuple[StateSpec, ...]:
-        """What is stored beside the parameters. Parameters that rest elsewhere cannot be what is updated: then it is a
-        copy of them."""
-        stored, tiers = stored_states(self.optimizer, self.dtype), self.placement.tiers
-        apart = MASTER not in stored and tiers.params is not tiers.optimizer
-        return (replace(MASTER, dtype=self.dtype), *stored) if apart else stored
+        """What is stored beside the parameters. Parameters that rest elsewhere, or are read meanwhile, cannot be
+        what is updated: then it is a copy of them."""
+        stored = stored_states(self.optimizer, self.dtype)
+        own = MASTER not in stored and self.placement.apart
+        return (replace(MASTER, dtype=self.dtype), *stored) if own else stored
 
     @property
     def optimizer_bytes(self) -> int:

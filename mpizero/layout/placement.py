@@ -27,12 +27,14 @@ REPLICATED, SHARDED, OWNED = Keep.REPLICATED, Keep.SHARDED, Keep.OWNED
 
 @dataclass(frozen=True)
 class Placement:
-    """How a strategy keeps parameters, reduced gradients and optimizer states; and on which tiers these rest."""
+    """How a strategy keeps parameters, reduced gradients and optimizer states; and on which tiers these rest. delayed:
+    whether an update may go on beside the next step, which reads the parameters as they were."""
 
     params: Keep
     grads: Keep
     optim: Keep
     tiers: Tiers = Tiers()
+    delayed: bool = False
 
     def __post_init__(self) -> None:
         if self.params is SHARDED and self.optim is REPLICATED:
@@ -44,3 +46,8 @@ class Placement:
         if self.params is REPLICATED and self.tiers.params is not DEVICE:
             raise ConfigError("`offload` of params needs parameters that are gathered for their use: take `stage` "
                               "3, or offload the optimizer's states alone")
+
+    @property
+    def apart(self) -> bool:
+        """Whether what is updated is not what forward reads, so that new parameters are moved there."""
+        return self.delayed or self.tiers.params is not self.tiers.optimizer

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
-from typing import final
+from typing import TypeVar, final
 
 import numpy as np
 
@@ -26,6 +26,7 @@ from mpizero.quantities import parse_rate
 POLL_EVERY = 500e-6  # seconds between two looks at something else, while a rank waits for a link
 
 Array = np.ndarray
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -117,10 +118,7 @@ class Transfer:
         if self._future is None:
             self.copy()
         else:
-            while not self._future.done():
-                self.link.poll()
-                wait([self._future], POLL_EVERY)
-            self._future.result()  # raises what the copy raised
+            awaited(self._future, self.link.poll)
         exposed = time.perf_counter() - since
         self.link.records.append(Moved(self.link.name, *self.link.way, self.what, self.unit, self.source.nbytes,
                                        self._first, self._last - self._first, exposed))
@@ -132,6 +130,14 @@ class Transfer:
             self.put(self.target[part], self.source[part])
             self.link.passed(self.source[part].nbytes)
         self._last = time.perf_counter()
+
+
+def awaited(future: Future[T], poll: Callable[[], None]) -> T:
+    """Its result, or what it raised; `poll` is called now and then meanwhile."""
+    while not future.done():
+        poll()
+        wait([future], POLL_EVERY)
+    return future.result()
 
 
 def _chunks(array: Array) -> Iterator[slice]:

@@ -7,5 +7,7 @@ from mpizero.optim.norms import clip_coefficient, sum_of_squares
 from mpizero.optim.optimizer import Optimizer
 from mpizero.optim.scaler import LossScaler
 from mpizero.optim.sgd import SGD
+from mpizero.optim.workers import ALONE, Workers
 
-__all__ = ["SGD", "Adam", "Lion", "LossScaler", "Optimizer", "clip_coefficient", "learning_rate", "sum_of_squares"]
+__all__ = ["ALONE", "SGD", "Adam", "Lion", "LossScaler", "Optimizer", "Workers", "clip_coefficient", "learning_rate",
+           "sum_of_squares"]

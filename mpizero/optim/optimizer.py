@@ -6,8 +6,8 @@ array would go to memory each time.
 
 [Note: elementwise] Every operation is elementwise and correctly rounded (+, -, *, /, sqrt, sign, conversions), and
 scalars are rounded to float32 once. An element's result therefore depends on its own inputs only: any split of a flat
-range into shards or blocks gives the same bits. Weight decay, which is not for every element, is taken on the ranges
-that are told, wherever these begin inside a block.
+range into shards, blocks or threads gives the same bits, whoever takes which. Weight decay, which is not for every
+element, is taken on the ranges that are told, wherever these begin inside a block.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -26,6 +26,7 @@ from mpizero.layout.flat import UPDATE_BLOCK
 from mpizero.layout.states import OptimizerSpec
 from mpizero.memory.kinds import GRAD_FP32, WORKSPACE
 from mpizero.memory.ledger import Allocator
+from mpizero.optim.workers import ALONE, Workers
 
 Array = np.ndarray
 Ranges = Sequence[tuple[int, int]]  # (begin, end), sorted and apart
@@ -54,43 +55,84 @@ class Optimizer(ABC):
         """All arrays float32 (block,): weights and states, in the order of `spec`, are changed in place; the gradient g
         and t are destroyed. Weight decay is done already."""
 
-    def update(self, master: Array, states: Mapping[str, Array], grad: Array, *, lr: float, step: int, factor: float,
-               mem: Allocator, out: Array | None = None, decayed: Ranges | None = None,
-               block: int = UPDATE_BLOCK) -> None:
-        """One step in place on flat arrays of equal size (n,): master and each state that `spec` names.
+    def update(self, master: Array, states: Mapping[str, Array], grad: Array, **options: Any) -> None:
+        """One step in place: `prepared`, done at once."""
+        self.prepared(master, states, grad, **options)()
+
+    def prepared(self, master: Array, states: Mapping[str, Array], grad: Array, *, lr: float, step: int, factor: float,
+                 mem: Allocator, out: Array | None = None, decayed: Ranges | None = None,
+                 block: int = UPDATE_BLOCK, workers: Workers = ALONE) -> Callable[[], None]:
+        """One step in place on flat arrays of equal size (n,), master and each state that `spec` names: what does it
+        when it is called. Memory is taken now, so that any thread may call.
 
         master: float32; or without master weights the 16-bit parameters, which take part as float32 and are rounded to
         nearest even afterwards. grad: any float type, not changed; the gradient used is float32(grad) * factor
         (clipping coefficient over loss scale). step: this update's number, from 1; skipped steps do not count. out:
         receives the new weights, rounded to its type. decayed: the elements that weight decay shrinks; None: all.
-        Memory: one float32 block of the gradient (`GRAD_FP32`) of `update_block_numel(n)` elements, and one like it
-        (`WORKSPACE`), or two without master weights.
+        workers: threads that divide n among them; see [Note: elementwise].
+        Memory, of all threads together: one float32 block of the gradient (`GRAD_FP32`) of `update_block_numel(n)`
+        elements, and one like it (`WORKSPACE`), or two without master weights.
         """
         assert step >= 1 and block >= 1, (step, block)
         kept = [states[state.name] for state in self.spec.states]
         assert all(array.shape == (master.size,) and array.dtype == np.float32 for array in kept), self.spec
         assert grad.shape == master.shape and (out is None or out.shape == master.shape)
         size = min(block, master.size)
-        g_block, t_block = mem.empty(size, np.float32, GRAD_FP32), mem.empty(size, np.float32, WORKSPACE)
-        w_block = None if master.dtype == np.float32 else mem.empty(size, np.float32, WORKSPACE)
-        constants, scale, decay = self.scalars(lr, step), scalar(factor), self._decay(lr)
-        shrunk = [(0, master.size)] if decayed is None else decayed
-        # where a gradient's square overflows, the moment is infinite and the update 0, as in PyTorch
-        with np.errstate(over="ignore"):
-            for start in range(0, master.size, block):
-                part = slice(start, min(start + block, master.size))
-                g, t = g_block[: part.stop - start], t_block[: part.stop - start]
-                np.multiply(_as_float32(grad[part], g), scale, out=g)
-                w = _as_float32(master[part], master[part] if w_block is None else w_block[: part.stop - start])
-                if self.weight_decay:
-                    _shrink(w, g, t, decay, self.decoupled, within(shrunk, part))
-                self.update_block(constants, w, [state[part] for state in kept], g, t)
-                for target in (None if w_block is None else master, out):
-                    if target is not None:
-                        _round(w, target[part], g, t)
+        kinds = (GRAD_FP32, WORKSPACE) if master.dtype == np.float32 else (GRAD_FP32, WORKSPACE, WORKSPACE)
+        blocks = [mem.empty(size, np.float32, kind) for kind in kinds]
+        lanes = max(min(workers.number, size), 1)
+        width = max(size // lanes, 1)
+        arrays = _Arrays(master, kept, grad, out, [(0, master.size)] if decayed is None else decayed)
+        constants = _Constants(self.scalars(lr, step), scalar(factor), self._decay(lr))
+
+        def go() -> None:
+            starts = iter(range(0, master.size, width))  # whoever is free takes the next
+
+            def work(lane: int) -> None:
+                mine = [each[lane * width : (lane + 1) * width] for each in blocks]
+                # where a gradient's square overflows, the moment is infinite and the update 0, as in PyTorch
+                with np.errstate(over="ignore"):
+                    for start in starts:
+                        self._update_part(arrays, slice(start, min(start + width, master.size)), constants, mine)
+
+            workers.run(work, lanes)
+
+        return go
+
+    def _update_part(self, arrays: _Arrays, part: slice, c: _Constants, blocks: Sequence[Array]) -> None:
+        """blocks: float32, of at least the part's size, destroyed: for gradient and temporary, and for weights that are
+        not float32."""
+        master, out = arrays.master, arrays.out
+        g, t, *wide = (each[: part.stop - part.start] for each in blocks)
+        np.multiply(_as_float32(arrays.grad[part], g), c.factor, out=g)
+        w = _as_float32(master[part], wide[0] if wide else master[part])
+        if self.weight_decay:
+            _shrink(w, g, t, c.decay, self.decoupled, within(arrays.decayed, part))
+        self.update_block(c.scalars, w, [state[part] for state in arrays.states], g, t)
+        for target in (master if wide else None, out):
+            if target is not None:
+                _round(w, target[part], g, t)
 
     def _decay(self, lr: float) -> Array:
         return scalar(1.0 - lr * self.weight_decay if self.decoupled else self.weight_decay)
+
+
+class _Arrays(NamedTuple):
+    """As `prepared` takes them; states in the order of the spec."""
+
+    master: Array
+    states: Sequence[Array]
+    grad: Array
+    out: Array | None
+    decayed: Ranges
+
+
+class _Constants(NamedTuple):
+    """Of a step."""
+
+    scalars: Any
+    factor: Array
+    decay: Array
 
 
 def scalar(value: float) -> Array:

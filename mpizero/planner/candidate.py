@@ -143,7 +143,7 @@ def _step(which: List, divided: frozenset[Axis]) -> tuple[list[Action], list[Loa
     lists, geometry = _divided(which).lists, _smallest(which, divided)
 
     def passed(actions: Sequence[Action]) -> list[Action]:
-        actions = offloaded(without_lone_collectives(actions, geometry.mesh), geometry.placement.tiers)
+        actions = offloaded(without_lone_collectives(actions, geometry.mesh), geometry.placement)
         return overlapped(without_lone_collectives(actions, geometry.mesh), geometry)
 
     actions = [*passed(lists.accumulate), *passed(lists.update), *lists.zero_grad]

@@ -11,7 +11,7 @@ to. Without a tape the plan counts what is there before and afterwards: an estim
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, final
 
@@ -143,14 +143,15 @@ def gradients_made(deltas: Iterable[Delta]) -> int:
     return sum(nbytes for kind, nbytes, _ in deltas if kind == UNSHARDED_GRAD)
 
 
-def walk(actions: Iterable[Action], geometry: Geometry,
-         activations: ActivationBytes | None = None) -> Iterator[Doing]:
-    """Each action, with the bytes that it takes and gives back."""
+def walk(actions: Iterable[Action], geometry: Geometry, activations: ActivationBytes | None = None,
+         after: Sequence[Action] = ()) -> Iterator[Doing]:
+    """Each action, with the bytes that it takes and gives back. after: what has been done before, from rest on."""
     books = _Books(geometry, activations)
-    for action, effect, changes in flow(actions, geometry):
+    for place, (action, effect, changes) in enumerate(flow([*after, *actions], geometry)):
         room = books.room(effect)
         deltas = [delta for change in changes for delta in books.note(change, effect)]
-        yield Doing(action, effect, _with_room(deltas, room), books.inside(action))
+        if place >= len(after):
+            yield Doing(action, effect, _with_room(deltas, room), books.inside(action))
 
 
 def _with_room(deltas: list[Delta], room: Room) -> list[Delta]:
@@ -189,8 +190,8 @@ class _Books:
 
     def __init__(self, geometry: Geometry, activations: ActivationBytes | None):
         self.geometry, self.activations = geometry, activations
-        # what was begun, by what it sends and carries, with its workspace
-        self.under_way: dict[tuple[Send | None, tuple[Carry, ...]], tuple[int, Tier]] = {}
+        # what was begun, by what it sends, carries and updates, with its workspace
+        self.under_way: dict[tuple[Send | None, tuple[Carry, ...], int | None], tuple[int, Tier]] = {}
         self.written: set[str] = set()
         self.frozen = {param.name for unit in geometry.wrapping.units if unit.frozen for param in unit.params}
         self.held: dict[Storage, Delta] = {value: self.size(value) for value in resting(geometry)}
@@ -199,11 +200,11 @@ class _Books:
     def room(self, effect: Effect) -> Room:
         """What an action takes beside its values. To be asked before these are noted."""
         if effect.ends is not None:
-            return Room(0, *self.under_way.pop((effect.ends.sends, effect.ends.carries)))
+            return Room(0, *self.under_way.pop(_key(effect.ends)))
         target = effect.sums and effect.sums.target
         taken, tier = workspace(effect, self.geometry, accumulate=target in self.held)
         if effect.begins is not None:
-            self.under_way[effect.begins.sends, effect.begins.carries] = taken, tier
+            self.under_way[_key(effect.begins)] = taken, tier
             return Room(taken, 0, tier)
         return Room(taken, taken, tier)
 
@@ -275,7 +276,7 @@ class _Books:
         match storage.name:
             case Name.NEW:
                 return PARAM, itemsize * geometry.kept(unit, placement.optim)
-            case Name.OFFLOADED:
+            case Name.OFFLOADED | Name.HELD:
                 return GRAD, geometry.sum_itemsize * geometry.kept(unit, placement.optim)
             case Name.WHOLE | Name.PART:
                 kind = PARAM if placement.params is REPLICATED else UNSHARDED_PARAM
@@ -297,6 +298,10 @@ class _Books:
             case _:
                 assert self.activations is not None
                 return ACTIVATION, storage_bytes(storage, self.activations)
+
+
+def _key(going: Effect) -> tuple[Send | None, tuple[Carry, ...], int | None]:
+    return going.sends, going.carries, going.updates
 
 
 def _given(delta: Delta) -> Delta:

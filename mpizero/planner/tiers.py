@@ -9,7 +9,7 @@ of states off the device run on the host (ZeRO-Offload, arXiv:2101.06840, sec. 3
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -114,11 +114,12 @@ def moved(doing: Doing, geometry: Geometry, activations: ActivationBytes | None)
             yield way, nbytes
 
 
-def moved_by_link(actions: Iterable[Action], geometry: Geometry,
-                  activations: ActivationBytes | None = None) -> dict[str, int]:
-    """Bytes of a step over each link, both directions together: keys device-host and host-nvme."""
+def moved_by_link(actions: Iterable[Action], geometry: Geometry, activations: ActivationBytes | None = None,
+                  after: Sequence[Action] = ()) -> dict[str, int]:
+    """Bytes of a step over each link, both directions together: keys device-host and host-nvme. after: as `walk` takes
+    it."""
     totals = {f"{DEVICE}-{HOST}": 0, f"{HOST}-{NVME}": 0}
-    for doing in walk(actions, geometry, activations):
+    for doing in walk(actions, geometry, activations, after):
         for way, nbytes in moved(doing, geometry, activations):
             totals[link_name(way)] += nbytes
     return totals

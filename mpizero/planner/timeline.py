@@ -1,8 +1,8 @@
 """When each action of a list would run: computation on one stream, the collectives of each axis on another.
 
 The list says what overlaps. A collective that stands in it as it is has the device to itself; between Begin and End it
-goes on beside what is computed. Each stream does its work in the list's order: it starts at max(issued, stream free,
-what it reads made), and End makes computation wait.
+goes on beside what is computed; so does an update that is begun, on the host. Each stream does its work in the list's
+order: it starts at max(issued, stream free, what it reads made), and End makes computation wait.
 
 [Note: Who issues] The ranks of this project compute themselves: what is issued is done before the next action, or at
 its End. The CPU of a GPU runs ahead of its device (FSDP, arXiv:2304.11277, sec. 3.3 and 3.4.2): it issues one action
@@ -14,8 +14,8 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from mpizero.errors import ConfigError
@@ -25,9 +25,10 @@ from mpizero.schedule.actions import Action, Begin, show
 from mpizero.schedule.effects import Change, Effect, Freed, Made, Work, flow, kept_params
 from mpizero.schedule.values import Name, Value
 
-# streams; replicas: where state is sharded; down, up: of the links between tiers
-COMPUTE, COMMUNICATION, REPLICAS, DOWN, UP = "compute", "communication", "replicas", "down", "up"
-NAMES = {COMPUTE: "compute", COMMUNICATION: "comm", REPLICAS: "replica", DOWN: "down", UP: "up"}  # in charts
+# streams; replicas: where state is sharded; down, up: of the links between tiers; host: of updates that are begun
+COMPUTE, COMMUNICATION, REPLICAS, DOWN, UP, ON_HOST = "compute", "communication", "replicas", "down", "up", "host"
+NAMES = {COMPUTE: "compute", COMMUNICATION: "comm", REPLICAS: "replica", DOWN: "down", UP: "up",  # in charts
+         ON_HOST: "host"}
 LETTER = {"forward": "F", "recompute": "C", "backward": "B", "all_gather": "A", "reduce_scatter": "R",
           "all_reduce": "S", "all_reduce_shard": "S", "optim_step": "U", "broadcast": "A", "reduce": "R",
           "download": "v", "upload": "^",
@@ -61,7 +62,7 @@ class Timeline:
     def streams(self) -> list[str]:
         """Compute, and those that something is sent on."""
         found = {event.stream for event in self.events}
-        return [COMPUTE, COMMUNICATION, *(stream for stream in (REPLICAS, DOWN, UP) if stream in found)]
+        return [COMPUTE, COMMUNICATION, *(stream for stream in (REPLICAS, DOWN, UP, ON_HOST) if stream in found)]
 
     def busy(self, *streams: str) -> float:
         """Seconds of all work on these streams."""
@@ -84,18 +85,23 @@ class Timeline:
 
 
 def simulate(actions: Iterable[Action], geometry: Geometry, costs: Costs, *, ahead: bool = True,
-             issue_seconds: float = 0.0) -> Timeline:
+             issue_seconds: float = 0.0, after: Sequence[Action] = ()) -> Timeline:
     """Play `actions`. ahead: whether the CPU runs ahead of its device, see [Note: Who issues]. issue_seconds: that it
-    spends on each action with work."""
+    spends on each action with work. after: what was done before, from rest on: what of it goes on meanwhile is told
+    too, and may have begun before 0. An update that is left under way is told whole, but not waited for."""
     if not (math.isfinite(issue_seconds) and issue_seconds >= 0):
         raise ConfigError(f"issuing cannot take {issue_seconds} seconds: give a number of at least 0")
     player = _Player(geometry, costs, ahead, issue_seconds)
-    for action, effect, changes in flow(actions, geometry):
+    begin = 0.0
+    for place, (action, effect, changes) in enumerate(flow([*after, *actions], geometry)):
+        if place == len(after):
+            begin, player.peak_gathered = player.done, player.gathered
         player.take_memory(changes)
         player.play(action, effect)
         player.give_back(changes)
-    finish = max((event.end for event in player.events), default=0.0)
-    return Timeline(player.events, finish, player.peak_gathered)
+    events = [replace(event, issue=event.issue - begin, start=event.start - begin, end=event.end - begin)
+              for event in player.events if event.end > begin or event.issue >= begin]
+    return Timeline(events if after else player.events, player.done - begin, player.peak_gathered)
 
 
 def _since_start() -> defaultdict[Any, float]:
@@ -121,10 +127,15 @@ class _Player:
     peak_gathered: int = 0
     events: list[Event] = field(default_factory=list)
 
+    @property
+    def done(self) -> float:
+        """When all is over but updates of the host that nobody has waited for."""
+        return max((free for stream, free in self.free.items() if stream != ON_HOST), default=0.0)
+
     def play(self, action: Action, effect: Effect) -> None:
         """Issue `action`, and note when what it makes is ready."""
         if effect.agrees:
-            self.cpu = max(self.cpu, *self.free.values())
+            self.cpu = max(self.cpu, self.done)
         if effect.awaits is not None:
             self.cpu = max(self.cpu, self.left.get(effect.awaits, 0.0))
         if effect.ends is not None:
@@ -150,7 +161,7 @@ class _Player:
         """When it has ended. A collective that is not begun alone has all streams to itself."""
         stream, alone = self._stream(effect), not effect.computes and effect.begins is None
         self.cpu += self.issue_seconds
-        before = max(self.free.values(), default=0.0) if alone else self.free[stream]
+        before = self.done if alone else self.free[stream]
         start = max(self.cpu, before, self._after(effect))
         end = self.free[stream] = start + self.costs.of(work)
         begun = action.action if isinstance(action, Begin) else action
@@ -169,6 +180,8 @@ class _Player:
         return until
 
     def _stream(self, effect: Effect) -> str:
+        if effect.updates is not None and effect.begins is not None:
+            return ON_HOST
         if effect.moves:
             return DOWN if effect.carries[0].source is DEVICE else UP
         if effect.sends is None:

@@ -14,8 +14,8 @@ from mpizero.errors import ConfigError
 from mpizero.report.memory import model_states
 from mpizero.report.spans import lanes
 
-# thread ids; 101 and on where several collectives are under way at once; 200 and on a link each way
-COMPUTE, COMMUNICATION, LINKS = 1, 100, 200
+# thread ids; 101 and on where several collectives are under way at once; 200 and on a link each way; 300: late updates
+COMPUTE, COMMUNICATION, LINKS, HOST = 1, 100, 200, 300
 # Microseconds. The viewers count whole nanoseconds and cut off the rest: a slice ends one early, so that none runs into
 # the next, and an arrow ends while its slice is surely open.
 EARLY, INSIDE = 0.001, 0.003
@@ -30,7 +30,8 @@ def perfetto(trace: dict[str, Any]) -> dict[str, Any]:
     messages = list(_messages(trace["ranks"], slices))
     arrows = [arrow for message in messages if (arrow := _arrow(*message))]
     timed = [event for rank in trace["ranks"]
-             for event in (*_compute_slices(rank), *slices[rank["rank"]], *_moves(rank), *_counters(rank))]
+             for event in (*_compute_slices(rank), *slices[rank["rank"]], *_moves(rank), *_updates(rank),
+                           *_counters(rank))]
     for number, (start, finish) in enumerate(arrows, 1):
         timed += [start | {"id": number}, finish | {"id": number}]
     order = "XCsf"  # at one time: slices first, so that arrows find them open
@@ -51,6 +52,7 @@ def _names(rank: dict[str, Any], collectives: Iterable[Event]) -> Iterator[Event
     tracks |= {event["tid"]: f"communication {event['tid'] - COMMUNICATION + 1}"
                for event in collectives if event["tid"] > COMMUNICATION}
     tracks |= {LINKS + number: f"{source} to {target}" for number, (source, target) in enumerate(_ways(rank))}
+    tracks |= {HOST: "updates of the host"} if rank["updates"] else {}
     for thread, name in sorted(tracks.items()):
         yield meta("thread_name", thread, name=name)
         yield meta("thread_sort_index", thread, sort_index=thread)
@@ -96,6 +98,13 @@ def _moves(rank: dict[str, Any]) -> Iterator[Event]:
     for each in rank["moves"]:
         yield _slice(rank["rank"], LINKS + ways.index((each["source"], each["target"])),
                      f"{each['what']} {each['unit']}", "move", each, bytes=each["bytes"])
+
+
+def _updates(rank: dict[str, Any]) -> Iterator[Event]:
+    """Those that went on beside the step, from its start on."""
+    for each in rank["updates"]:
+        span = {"begin_s": max(each["begin_s"], 0.0), "end_s": max(each["end_s"], 0.0)}
+        yield _slice(rank["rank"], HOST, f"update {each['unit']}", "update", span, waited_us=1e6 * each["exposed_s"])
 
 
 def _counters(rank: dict[str, Any]) -> Iterator[Event]:

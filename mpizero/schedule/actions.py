@@ -21,7 +21,9 @@ A *unit* is what is gathered (a FlatParameter), a *segment* what is computed; bo
     DownloadGrad(unit)         - reduced gradient of the device, + off it  (this rank's part moves down)
     UploadGrad(unit)           + reduced gradient, - off the device        (and up)
     OptimStep(unit)            + float32 gradient of one block, meanwhile
+    HoldGrad(unit)
     UploadParam(unit)          - new parameters of the host                (this rank's part moves up)
+    StoreParam(unit)           - new parameters of the host
     FetchParam(unit)           + whole parameters, this rank's part there  (its part moves up)
     DownloadKept(segment, mb)  - a kept input, + off the device            (moves down)
     UploadKept(segment, mb)    + a kept input, - off the device            (moves up)
@@ -34,6 +36,7 @@ Moves between tiers send nothing; what they move counts apart, by link.
 A collective runs along one axis of the mesh, named where it is not the usual one. As it stands it is over when the next
 action begins. `Begin(collective)` ... `End(collective)` stand for one that goes on meanwhile: what it makes takes
 memory from Begin on, and what it reads or frees does until End, so bytes follow from the list, not from the network.
+A late update, on the host, is begun and ended likewise: one after the other, beside what the device does.
 """
 
 from __future__ import annotations
@@ -180,9 +183,11 @@ class Agree:
 
 @dataclass(frozen=True, slots=True)
 class OptimStep:
-    """Update what this rank optimises of the unit, and write it to the parameters it keeps."""
+    """Update what this rank optimises of the unit, and write it to the parameters it keeps. late: off the device, with
+    the gradient that is held for it."""
 
     unit: int
+    late: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,7 +200,15 @@ class AllGatherParam:
 
 @dataclass(frozen=True, slots=True)
 class FreeGrad:
-    """Free the reduced gradient of the unit."""
+    """Free the reduced gradient of the unit; the one that was held for an update if `late`."""
+
+    unit: int
+    late: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class HoldGrad:
+    """Keep the reduced gradient, off the device, for an update that goes on while the next step makes another one."""
 
     unit: int
 
@@ -226,6 +239,13 @@ class UploadGrad:
 @dataclass(frozen=True, slots=True)
 class UploadParam:
     """Move what an update off the device gave into the parameters that are kept on it."""
+
+    unit: int
+
+
+@dataclass(frozen=True, slots=True)
+class StoreParam:
+    """Write what a late update gave into the parameters that are kept on the same tier."""
 
     unit: int
 
@@ -265,20 +285,21 @@ Going = Collective | Move  # what can go on while a rank computes
 
 @dataclass(frozen=True, slots=True)
 class Begin:
-    """Set the collective or move going, after those that were begun along the same axis or link before."""
+    """Set the collective or move going, after those that were begun along the same axis or link before; or the late
+    update, after those before it."""
 
-    action: Going
+    action: Going | OptimStep
 
 
 @dataclass(frozen=True, slots=True)
 class End:
     """Wait until what was begun is over: from here on its result can be used."""
 
-    action: Going
+    action: Going | OptimStep
 
 
 Action = (Phase | LoadBatch | Reshard | Forward | Recompute | Loss | LossBackward | Backward | Agree | OptimStep
-          | FreeGrad | AwaitFree | Collective | Move | Begin | End)
+          | FreeGrad | HoldGrad | StoreParam | AwaitFree | Collective | Move | Begin | End)
 
 
 def show(action: Action) -> str:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from mpizero.dtypes import reduction
 from mpizero.errors import ConfigError
 from mpizero.layout import (
     ADAM,
     DEVICE,
+    HOST,
+    NVME,
     REPLICATED,
     Geometry,
     MeshShape,
@@ -32,7 +35,7 @@ from mpizero.schedule.validate import IllegalSchedule, validate
 
 Actions = list[Action]
 LEAST = {"accumulation": 1, "shard_size": 1, "limit_all_gathers": 1, "backward_prefetch": 0, "forward_prefetch": 0,
-         "recompute_interval": 1}
+         "recompute_interval": 1, "delayed_update_after": 0}
 LARGEST = 2**40  # beyond it no number of these means anything
 MOST_MICROBATCHES = 4096  # each has its actions in the list, which is composed and validated in milliseconds a piece
 
@@ -44,7 +47,8 @@ class StepSettings:
 
     The others are passes, `overlap` that of overlapped; a depth of 0, a limit or an offload of None leaves the list as
     it is. offload: as `layout.tiers.parse_offload` reads it. recompute_interval: segments in a row that `recompute`
-    computes again from one input.
+    computes again from one input. delayed_update_after: number of steps after which each update goes on beside the next
+    step; None: never.
     """
 
     stage: str = "2"
@@ -59,6 +63,7 @@ class StepSettings:
     offload: str | None = None
     recompute: bool = False
     recompute_interval: int = 1
+    delayed_update_after: int | None = None
 
     def __post_init__(self) -> None:
         """ConfigError for values that can never work."""
@@ -77,6 +82,11 @@ class StepSettings:
         if not self.shards and self.shard_size not in (None, 1):
             raise ConfigError(f"`stage` {self.stage} shards nothing, so `shard_size` {self.shard_size} has no meaning: "
                               "use `stage` 1, 2 or 3, or leave it out")
+        optimizer = self.placement.tiers.optimizer  # raises
+        if self.delayed_update_after is not None and optimizer is not HOST:
+            raise ConfigError(f"`delayed_update_after` {self.delayed_update_after} lets an update of the host go on "
+                              f"beside the device, but updates run {_WHERE[optimizer]}: add `offload` optimizer=cpu, "
+                              "or leave it out")
         if self.placement.tiers.checkpoints is not DEVICE and not self.recompute:
             raise ConfigError(f"`offload` {self.offload} moves inputs that are kept to compute segments again, but "
                               "nothing is: add `recompute`, or leave checkpoints out")
@@ -84,7 +94,8 @@ class StepSettings:
     @property
     def placement(self) -> Placement:
         """Of the stage, with the tiers of the offload."""
-        return replace(STRATEGIES[self.stage].placement, tiers=parse_offload(self.offload))
+        return replace(STRATEGIES[self.stage].placement, tiers=parse_offload(self.offload),
+                       delayed=self.delayed_update_after is not None)
 
     @property
     def shards(self) -> bool:
@@ -96,18 +107,64 @@ class StepSettings:
         return mesh_shape(ranks, self.shard_size or ranks if self.shards else 1)
 
 
+_WHERE = {DEVICE: "on the device", NVME: "on states in files"}
+
+
+class Course(NamedTuple):
+    """What a step does with its gradients. updates: unless it is skipped. late: its update is begun alone. catches_up:
+    before that, the one that is under way is ended."""
+
+    updates: bool = True
+    late: bool = False
+    catches_up: bool = False
+
+
 @dataclass(frozen=True)
 class Schedule:
-    """The actions of a step: gradients, then (unless it is skipped) the update, then the end; and of an evaluation."""
+    """The actions of a step: gradients, then (unless it is skipped) the update, then the end; and of an evaluation.
+
+    Of a delayed update, what begins it, in place of update and end; and what ends it, `catch_up`, after the gradients
+    of the next step, or where somebody asks for all that is new. delay: steps before the first such update.
+    """
 
     accumulate: Actions
     update: Actions
     zero_grad: Actions
     evaluate: Actions
+    begin: Actions = field(default_factory=list)
+    catch_up: Actions = field(default_factory=list)
+    delay: int | None = None
 
     def step(self, skipped: bool = False) -> Actions:
         """A whole step, from rest to rest."""
-        return [*self.accumulate, *([] if skipped else self.update), *self.zero_grad]
+        return self.along(Course(updates=not skipped))
+
+    def along(self, course: Course) -> Actions:
+        """A step that takes this course. It begins at rest unless it catches up, and ends there unless it is late."""
+        end = self.zero_grad if not course.updates else self.begin if course.late else [*self.update, *self.zero_grad]
+        return [*self.accumulate, *(self.catch_up if course.catches_up else []), *end]
+
+    def before(self, course: Course) -> Actions:
+        """From rest to where a step of this course begins."""
+        return self.along(Course(late=True)) if course.catches_up else []
+
+    def longest(self, steps: int = LARGEST) -> Actions:
+        """What a run of so many steps comes to that is not interrupted, see `run`."""
+        plain = steps if self.delay is None else min(steps, self.delay)
+        courses = [Course()] if plain else []
+        courses += [Course(late=True)] if steps > plain else []
+        return self.run(courses + ([Course(late=True, catches_up=True)] if steps > plain + 1 else []))
+
+    def run(self, courses: Collection[Course]) -> Actions:
+        """From rest to rest, what a run comes to whose steps have taken these courses, in bytes at a time: a step of
+        each, and what ends the last update."""
+        delayed = [Course(late=True), *(course for course in courses if course.catches_up and course.late),
+                   *(course for course in courses if course.catches_up and not course.late)]
+        late = any(course.late for course in courses)
+        steps = [*(course for course in courses if not course.late and not course.catches_up),
+                 *(delayed if late else [])]
+        ended = not late or not steps[-1].late
+        return [action for course in steps for action in self.along(course)] + ([] if ended else self.catch_up)
 
 
 @dataclass(frozen=True)
@@ -146,7 +203,7 @@ def schedule(strategy: Strategy, geometry: Geometry, settings: StepSettings) -> 
     """The lists of `strategy`, through the passes that `settings` name. IllegalSchedule unless each is proven legal."""
     wrapping, mesh, limit = geometry.wrapping, geometry.mesh, settings.limit_all_gathers
 
-    def passed(actions: Iterable[Action]) -> Actions:
+    def placed(actions: Iterable[Action]) -> Actions:
         actions = passes.gather_once(passes.without_lone_collectives(actions, mesh))
         if settings.recompute:
             actions = passes.recompute(actions, wrapping.segments, settings.recompute_interval)
@@ -156,16 +213,31 @@ def schedule(strategy: Strategy, geometry: Geometry, settings: StepSettings) -> 
         actions = passes.forward_prefetch(actions, settings.forward_prefetch)
         if limit:
             actions = passes.limit_all_gathers(actions, limit, wrapping.segments)
-        actions = passes.without_lone_collectives(passes.offloaded(actions, geometry.placement.tiers), mesh)
+        return passes.without_lone_collectives(passes.offloaded(actions, geometry.placement), mesh)
+
+    def overlapped(actions: Actions) -> Actions:
         return passes.overlapped(actions, geometry) if settings.overlap else actions
 
-    lists = Schedule(passed(accumulate(strategy, wrapping, settings.accumulation, settings.no_sync)),
-                     passed(update(strategy, wrapping)), list(zero_grad(wrapping)),
-                     passed(passes.without_saving(evaluate(strategy, wrapping))))
+    updates = placed(update(strategy, wrapping))
+    lists = Schedule(overlapped(placed(accumulate(strategy, wrapping, settings.accumulation, settings.no_sync))),
+                     overlapped(updates), list(zero_grad(wrapping)),
+                     overlapped(placed(passes.without_saving(evaluate(strategy, wrapping)))))
     step, skipped = lists.step(), lists.step(skipped=True)
     # two steps in a row: one may leave behind what only the next one shows
     for actions in ([*step, *step], [*skipped, *step], lists.evaluate):
         validate(actions, geometry, limit)
+    if geometry.placement.delayed:
+        begin, end = passes.delayed(updates)
+        lists = replace(lists, begin=begin, catch_up=overlapped(end), delay=settings.delayed_update_after)
+        validate(_delayed(lists), geometry, limit, lag=1)
     if wrapping.units and all(effect_of(action, geometry).updates is None for action in lists.update):
         raise IllegalSchedule("the list of updates has none: the model would never learn")
     return lists
+
+
+def _delayed(lists: Schedule) -> Actions:
+    """Steps of every course, in every order of two that can be."""
+    late, again = Course(late=True), Course(late=True, catches_up=True)
+    skipped, caught_up = Course(updates=False), Course(updates=False, catches_up=True)
+    courses = [Course(), late, again, again, caught_up, skipped, late, caught_up, late]
+    return [*(action for course in courses for action in lists.along(course)), *lists.catch_up, *lists.evaluate]

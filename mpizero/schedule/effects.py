@@ -32,6 +32,7 @@ from mpizero.schedule.actions import (
     FetchParam,
     Forward,
     FreeGrad,
+    HoldGrad,
     LoadBatch,
     Loss,
     LossBackward,
@@ -44,6 +45,7 @@ from mpizero.schedule.actions import (
     ReduceScatterGrad,
     Reshard,
     Save,
+    StoreParam,
     UnknownAction,
     Unshard,
     UploadGrad,
@@ -170,24 +172,30 @@ def effect_of(action: Action, geometry: Geometry) -> Effect:
             return Effect(frees=(v.whole(unit),))
         case Agree():
             return Effect(reads=tuple(final_grad(unit, geometry) for unit in geometry.wrapping.trained), agrees=True)
-        case OptimStep(unit):
-            effect = Effect(reads=(final_grad(unit, geometry), v.states(unit)), during=(v.grad_fp32(unit),),
+        case OptimStep(unit, late):
+            effect = Effect(reads=(_grad_of(unit, late, geometry), v.states(unit)), during=(v.grad_fp32(unit),),
                             updates=unit, work=Work("optim_step", unit))
             effect = replace(effect, carries=_read_and_written(unit, geometry))
-            tiers = geometry.placement.tiers
-            apart = tiers.optimizer is not tiers.params
+            apart = geometry.placement.apart
             return replace(effect, makes=(v.new(unit),)) if apart else replace(effect, **_refreshed(unit, geometry))
-        case FreeGrad(unit):
-            return Effect(frees=(final_grad(unit, geometry),))
+        case HoldGrad(unit):
+            away = v.offloaded(unit)
+            return Effect(reads=(away,), becomes=(away, v.held(unit)))
+        case StoreParam(unit):
+            new = v.new(unit)
+            return Effect(reads=(new,), frees=(new,), **_refreshed(unit, geometry))
+        case FreeGrad(unit, late):
+            return Effect(frees=(_grad_of(unit, late, geometry),))
         case AwaitFree(unit):
             return Effect(awaits=v.whole(unit))
         case Begin(going):
             whole = effect_of(going, geometry)
-            return replace(whole, becomes=None, frees=(), refreshes=None, begins=whole)
+            return replace(whole, becomes=None, frees=(), refreshes=None, begins=whole, during=(),
+                           makes=(*whole.makes, *whole.during))
         case End(going):
             whole = effect_of(going, geometry)
-            return Effect(becomes=whole.becomes, frees=whole.frees, refreshes=whole.refreshes, sums=whole.sums,
-                          ends=whole)
+            return Effect(becomes=whole.becomes, frees=(*whole.frees, *whole.during), refreshes=whole.refreshes,
+                          sums=whole.sums, ends=whole)
         case _:
             assert_never(action)
 
@@ -309,8 +317,13 @@ def _refreshed(unit: int, geometry: Geometry) -> dict[str, Any]:
     return {"refreshes": unit, "becomes": (v.whole(unit), v.part(unit)) if _updates_a_part(geometry) else None}
 
 
+def _grad_of(unit: int, late: bool, geometry: Geometry) -> Value:
+    """What an update reads."""
+    return v.held(unit) if late else final_grad(unit, geometry)
+
+
 def final_grad(unit: int, geometry: Geometry) -> Value:
-    """The gradient that the optimizer reads."""
+    """The gradient on which ranks agree, and that the optimizer reads."""
     return v.reduced(unit) if geometry.placement.tiers.optimizer is DEVICE else v.offloaded(unit)
 
 
@@ -334,7 +347,7 @@ def tier_of(value: Value, placement: Placement) -> Tier:
     match value.name:
         case Name.SHARD | Name.OWN:
             return placement.tiers.params
-        case Name.STATES | Name.OFFLOADED:
+        case Name.STATES | Name.OFFLOADED | Name.HELD:
             return placement.tiers.optimizer
         case Name.GRAD_FP32 | Name.NEW:
             return updates_on(placement)

@@ -22,7 +22,6 @@ from mpizero.schedule.effects import (
     Sum,
     changes,
     effect_of,
-    final_grad,
     kept_params,
     resting,
 )
@@ -33,13 +32,14 @@ class IllegalSchedule(AssertionError):
     """An action at a moment when it must not come. Names the action, its place in the list, and the rule."""
 
 
-def validate(actions: Iterable[Action], geometry: Geometry, limit: int | None = None) -> None:
+def validate(actions: Iterable[Action], geometry: Geometry, limit: int | None = None, lag: int = 0) -> None:
     """Raise `IllegalSchedule` unless every action is legal where it stands and what rests is reached again, all of it
     current.
 
     actions: of one step or of several in a row. limit: units that may be gathered at once, unless a segment needs more.
+    lag: updates that parameters may lack while they are used; what rests in the end lacks none.
     """
-    checker = _Checker(geometry, limit)
+    checker = _Checker(geometry, limit, lag)
     for number, action in enumerate(actions):
         try:
             checker.act(effect_of(action, checker.geometry))
@@ -64,13 +64,14 @@ class _Gradient:
 class _Checker:
     """The values that are there; of gradients, what is in them; of parameters, how many updates are in them."""
 
-    def __init__(self, geometry: Geometry, limit: int | None):
-        self.geometry, self.limit, self.there = geometry, limit, set(resting(geometry))
+    def __init__(self, geometry: Geometry, limit: int | None, lag: int):
+        self.geometry, self.limit, self.lag, self.there = geometry, limit, lag, set(resting(geometry))
         # frozen parameters have none: they are never stale
         self.version = {kept_params(unit, geometry): 0 for unit in geometry.wrapping.trained}
         self.updated = dict.fromkeys(geometry.wrapping.trained, 0)  # unit -> updates in its states
         self.newest = 0
-        self.gradients: dict[Value, _Gradient] = {}
+        self.gradients: dict[Value, _Gradient] = {}  # of this step
+        self.held: dict[Value, _Gradient] = {}  # of earlier ones, on which ranks have agreed
         self.counted: set[int] = set()  # microbatches whose loss counts in this step
         self.agreed = False  # on the gradients that are there
         self.used: set[Value] = set()  # those of them that an update has read
@@ -92,7 +93,7 @@ class _Checker:
         if effect.agrees:
             self._agree()
         if effect.updates is not None:
-            self._update(effect.updates)
+            self._update(effect.updates, effect.reads[0])
         if effect.refreshes is not None:
             self._refresh(effect.refreshes)
         self._note_gradients(effect)
@@ -118,7 +119,7 @@ class _Checker:
         for value in effect.reads:
             if value not in self.there:
                 raise IllegalSchedule(self._stale(value) or f"it reads {value}, which is not there")
-            if self.version.get(value, self.newest) != self.newest:
+            if self.version.get(value, self.newest) < self.newest - self.lag:
                 raise IllegalSchedule(f"{value} is stale: it lacks an update that others have had")
         for value in effect.makes:
             if value in self.there:
@@ -148,6 +149,12 @@ class _Checker:
                 self.read.discard(value)
             case Freed(Value(name=Name.REDUCED | Name.OFFLOADED) as value) if value in self.gradients:
                 self._forget(value)
+            case Became(Value(name=Name.OFFLOADED) as value, new):
+                self.held[new] = self.gradients[value]
+                self._forget(value)
+            case Freed(Value(name=Name.HELD) as value):
+                del self.held[value]
+                self.used.discard(value)
             case Became(value, new) if value in self.version:
                 self.version[new] = self.version.pop(value)
             case Made() | Freed() | Became():
@@ -214,14 +221,15 @@ class _Checker:
 
     # -- parameters ---------------------------------------------------------------------------------------------------
 
-    def _update(self, unit: int) -> None:
-        """An update reads a gradient on which all agree, once; from then on older parameters are stale."""
-        reduced, placement = final_grad(unit, self.geometry), self.geometry.placement
-        _rule(self.agreed, "ranks have not agreed on the gradients")
+    def _update(self, unit: int, reduced: Value) -> None:
+        """An update reads a gradient on which all agree, once; from then on older parameters are stale, unless they may
+        lag."""
+        placement, held = self.geometry.placement, self.held.get(reduced)
+        _rule(self.agreed or held is not None, "ranks have not agreed on the gradients")
         _rule(reduced not in self.used, f"{reduced} has been used for an update")
-        _rule(self.gradients[reduced].extent in (REPLICATED, placement.optim),
-              f"{reduced} holds {_EXTENT[self.gradients[reduced].extent]} alone, and its optimizer updates "
-              f"{_EXTENT[placement.optim]}")
+        extent = (held or self.gradients[reduced]).extent
+        _rule(extent in (REPLICATED, placement.optim),
+              f"{reduced} holds {_EXTENT[extent]} alone, and its optimizer updates {_EXTENT[placement.optim]}")
         self.used.add(reduced)
         self.updated[unit] += 1
         self.newest = max(self.newest, self.updated[unit])
@@ -280,6 +288,8 @@ _EXTENT = {REPLICATED: "the whole unit", SHARDED: "this rank's shard", OWNED: "t
 
 
 def _name(going: Effect) -> str:
+    if going.updates is not None:
+        return f"update of unit {going.updates}"
     for value, source, target in going.carries:
         return f"move of {value} from {source} to {target}"
     assert going.sends is not None

@@ -15,8 +15,9 @@
     grad[u]        gradient of this rank's samples, whole                            Backward
     reduced[u]     the same, summed over ranks                                       a reduction
     offloaded[u]   the reduced gradient, where states off the device rest            DownloadGrad
+    held[u]        the same, while a late update reads it                            HoldGrad
     grad_fp32[u]   float32 gradient of the block that is updated                     lives inside OptimStep
-    new[u]         what an update off the device gives, rounded                      OptimStep, until UploadParam
+    new[u]         what an update off the device gives, rounded                      OptimStep, until it is moved
 
 S is the number of segments: the loss comes after the last of them.
 """
@@ -44,6 +45,7 @@ class Name(StrEnum):
     GRAD = "grad"
     REDUCED = "reduced"
     OFFLOADED = "offloaded"
+    HELD = "held"
     GRAD_FP32 = "grad_fp32"
     NEW = "new"
 
@@ -116,6 +118,10 @@ def reduced(unit: int) -> Value:
 
 def offloaded(unit: int) -> Value:
     return Value(Name.OFFLOADED, unit)
+
+
+def held(unit: int) -> Value:
+    return Value(Name.HELD, unit)
 
 
 def new(unit: int) -> Value:

@@ -72,10 +72,10 @@ def test_sizes_beyond_the_memory_of_a_host(monkeypatch, room, fits):
     monkeypatch.setattr(bench, "available_bytes", lambda: room)
     world = SimpleNamespace(rank=1, hosts=("other", "own", "own"))
     if fits:
-        bench._check_memory(world, 1000)
+        bench._check_room(world, "--sizes 1000 B", 4000)
     else:
         with pytest.raises(ConfigError, match="^--sizes 1000 B: 2 ranks on this host would take 8 KB .* use a smaller"):
-            bench._check_memory(world, 1000)
+            bench._check_room(world, "--sizes 1000 B", 4000)
 
 
 def test_command_line(launch, tmp_path):

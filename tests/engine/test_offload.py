@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from mpizero.comm import hosts as places
 from mpizero.engine import moves
 from mpizero.engine.job import prepare
 from mpizero.engine.trainer import run_steps
@@ -43,6 +44,25 @@ def test_same_bits_and_as_planned(group, stage, options):
     expected = run(config, group)[1]
     for offload in offloads(stage):
         assert run_as_planned(replace(config, offload=offload), group)[1] == expected
+
+
+@pytest.mark.parametrize("offload", [CPU, ALL])
+def test_no_bit_and_no_byte_depends_on_threads(group, offload):
+    config = replace(GPT, stage="3", steps=2, offload=offload)
+    found = [run_as_planned(replace(config, host_threads=threads), group) for threads in (1, 2, 7)]
+    assert [job.workers.number for job, _ in found] == [1, 2, 7]
+    assert found[0][1] == found[1][1] == found[2][1]
+
+
+def test_threads_are_for_updates_of_the_host(group):
+    assert prepare(replace(MLP, host_threads=3), group).workers.number == 1
+
+
+@pytest.mark.parametrize("cores, quota, hosts, expected", [
+    (8, None, "aab", 4), (8, 3, "aab", 1), (8, 6, "aab", 3), (1, None, "aaa", 1), (4, None, "abb", 4)])
+def test_cores_are_shared_by_the_ranks_of_a_host(monkeypatch, cores, quota, hosts, expected):
+    monkeypatch.setattr(places, "this_place", lambda: places.Place("a", (), tuple(range(cores)), quota))
+    assert places.cores_each(hosts, 0) == expected
 
 
 @pytest.mark.parametrize("config", [

@@ -14,10 +14,11 @@ from mpizero.dtypes import numpy_dtype
 from mpizero.layout.flat import UPDATE_BLOCK
 from mpizero.memory.kinds import GRAD_FP32, WORKSPACE
 from mpizero.memory.ledger import Ledger
-from mpizero.optim import SGD, Adam, Lion
+from mpizero.optim import SGD, Adam, Lion, Workers
 from mpizero.optim.optimizer import within
 from tests.optim.slices import EVERY, MEM, grads, states, weights
 
+WORKERS = [Workers(number) for number in (1, 2, 3, 5)]
 DECAYING = [Adam(weight_decay=0.1), Adam(weight_decay=0.1, decoupled=False), SGD(weight_decay=0.1),
             Lion(weight_decay=0.1)]
 
@@ -29,7 +30,7 @@ def cut(ranges, begin, end):
 
 @given(st.data())
 def test_no_bit_depends_on_the_split(data):
-    """Into shards and blocks, wherever the ranges that decay begin and end; with and without master weights."""
+    """Into shards, blocks and threads, wherever ranges that decay begin and end; with and without master weights."""
     n = data.draw(st.integers(0, 300))
     optimizer, dtype = data.draw(st.sampled_from(EVERY)), data.draw(st.sampled_from(["float16", "float32"]))
     cuts = sorted(data.draw(st.lists(st.integers(0, n), max_size=5)))
@@ -44,6 +45,7 @@ def test_no_bit_depends_on_the_split(data):
         for a, b in zip([0, *cuts], [*cuts, n], strict=True):
             part = {name: state[a:b] for name, state in split[1].items()}
             optimizer.update(split[0][a:b], part, g[a:b], out=out_split[a:b], block=block,
+                             workers=data.draw(st.sampled_from(WORKERS)),
                              decayed=None if decayed is None else cut(decayed, a, b), **args)
     pairs = [(whole[0], split[0]), (out_whole, out_split), *((whole[1][name], split[1][name]) for name in whole[1])]
     assert all(a.tobytes() == b.tobytes() for a, b in pairs)
@@ -101,22 +103,24 @@ def test_float16_swallows_small_updates():
     assert (alone == 0.5).all() and np.abs(out - 0.6).max() < 2.0**-11
 
 
+@pytest.mark.parametrize("workers", WORKERS[:3], ids=lambda workers: str(workers.number))
 @pytest.mark.parametrize("master", ["float32", "float16"])
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
 @pytest.mark.parametrize("n", [0, 1, 100, UPDATE_BLOCK, 3 * UPDATE_BLOCK + 5])
 @pytest.mark.parametrize("optimizer", DECAYING)
-def test_memory_is_two_blocks_whatever_the_size(optimizer, n, dtype, master):
-    """Three where there are no master weights."""
+def test_memory_is_two_blocks_whatever_the_size(optimizer, n, dtype, master, workers):
+    """Three where there are no master weights; of all threads together."""
     ledger = Ledger()
     w, kept, (g,), out = weights(n, dtype=master), states(optimizer, n), grads(n, 1, dtype), np.empty(n, np.float16)
     before = g.copy()
     gc.collect()
     tracemalloc.start()
-    optimizer.update(w, kept, g, lr=1e-3, step=1, factor=0.5, mem=ledger, out=out)
+    optimizer.update(w, kept, g, lr=1e-3, step=1, factor=0.5, mem=ledger, out=out, workers=workers)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     block_bytes, blocks = min(n, UPDATE_BLOCK) * 4, 2 if master == "float32" else 3
     assert ledger.peak[GRAD_FP32] == block_bytes and ledger.peak[WORKSPACE] == (blocks - 1) * block_bytes
     assert ledger.peak_bytes == blocks * block_bytes and ledger.live_bytes == 0
-    assert peak < blocks * block_bytes + 2**16  # and NumPy itself took no more than its buffer for converting float16
+    # and NumPy itself took no more than its buffer for converting float16, in each thread
+    assert peak < blocks * block_bytes + 2**16 * workers.number
     assert g.tobytes() == before.tobytes()

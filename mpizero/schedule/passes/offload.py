@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from itertools import pairwise
 
-from mpizero.layout.tiers import DEVICE, Tiers
+from mpizero.layout.placement import Placement
+from mpizero.layout.tiers import DEVICE
 from mpizero.schedule.actions import (
     Action,
     AllGatherParam,
@@ -24,6 +25,7 @@ from mpizero.schedule.actions import (
     ReduceGrad,
     ReduceScatterGrad,
     Save,
+    StoreParam,
     Unshard,
     UploadGrad,
     UploadKept,
@@ -34,7 +36,7 @@ Reduction = ReduceScatterGrad | ReduceGrad | AllReduceGrad
 NOTHING = Phase("end")
 
 
-def offloaded(actions: Iterable[Action], tiers: Tiers) -> list[Action]:
+def offloaded(actions: Iterable[Action], placement: Placement) -> list[Action]:
     """Moves where something is used on another tier than it rests on.
 
     What a reduction leaves goes to the optimizer's states at once, and is added there to what is there of earlier
@@ -42,9 +44,9 @@ def offloaded(actions: Iterable[Action], tiers: Tiers) -> list[Action]:
     gives comes up right after it; parameters that rest elsewhere come up whenever they are gathered. A kept input
     leaves as soon as its segment is computed, and comes back one backward ahead.
     """
-    actions = list(actions)
+    actions, tiers = list(actions), placement.tiers
     if tiers.optimizer is not DEVICE:
-        actions = list(_updates_away(actions, params=tiers.params is DEVICE))
+        actions = list(_updates_away(actions, placement))
     if tiers.checkpoints is not DEVICE:
         actions = _shelved(actions)
     if tiers.params is not DEVICE:
@@ -52,8 +54,8 @@ def offloaded(actions: Iterable[Action], tiers: Tiers) -> list[Action]:
     return actions
 
 
-def _updates_away(actions: list[Action], params: bool) -> Iterator[Action]:
-    """params: whether these rest on the device."""
+def _updates_away(actions: list[Action], placement: Placement) -> Iterator[Action]:
+    to_params = UploadParam if placement.tiers.params is DEVICE else StoreParam
     away: set[int] = set()  # units of whose gradient something is there already
     for action, following in pairwise([*actions, NOTHING]):
         if isinstance(action, AllReduceShard):
@@ -66,8 +68,8 @@ def _updates_away(actions: list[Action], params: bool) -> Iterator[Action]:
         if isinstance(action, Reduction) and following != AllReduceShard(action.unit):
             yield DownloadGrad(action.unit)
             away.add(action.unit)
-        elif isinstance(action, OptimStep) and params:
-            yield UploadParam(action.unit)
+        elif isinstance(action, OptimStep) and placement.apart:
+            yield to_params(action.unit)
         elif isinstance(action, FreeGrad):
             away.discard(action.unit)
 
