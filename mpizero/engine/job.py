@@ -20,7 +20,7 @@ from mpizero.engine.samples import check_data, count_targets, with_epochs
 from mpizero.engine.state import TrainingState
 from mpizero.engine.task import Task, built_in_task
 from mpizero.engine.unit import Unit
-from mpizero.errors import OutOfDeviceMemory
+from mpizero.errors import ConfigError, OutOfDeviceMemory
 from mpizero.layout import (DEVICE, HOST, OPTIMIZERS, ActivationBytes, Axis, Geometry, Policy, Tier, Wrapping, freeze,
                             named_policy, with_decay)
 from mpizero.memory.heap import keep_heap
@@ -146,6 +146,9 @@ def prepare(config: TrainConfig, world: Group, *, task: Task | None = None, poli
     if task is None:
         outputs = [path for path in (config.log, config.json, config.save) if path]
         task = built_in_task(settings, epochs=config.epochs is not None, outputs=outputs)
+    elif settings.tiles > 1 and settings.tiles not in {param.tiles for param in task.model.spec.params}:
+        raise ConfigError(f"`tiles` {settings.tiles} cuts the matrices of the built-in models, and the model "
+                          f"{task.model.name} is your own: give its parameters `tiles`, and leave this out")
     compare_data(task.data.fingerprint, world)
     check_data(task.data, settings)
     if config.epochs is not None:
