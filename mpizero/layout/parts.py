@@ -8,7 +8,7 @@ from mpizero.layout.spec import SegmentBytes
 from mpizero.layout.tape import Give, Part, Tape, Take
 
 
-def in_parts(whole: SegmentBytes, count: int = 0, inputs: int = 0) -> tuple[SegmentBytes, ...]:
+def in_parts(whole: SegmentBytes, count: int = 1, inputs: int = 0) -> tuple[SegmentBytes, ...]:
     """`whole`, whose tapes say by `Part` where each of its parts begins, part by part.
 
     count: how many they are, where the tapes are not known: then the last takes all that is kept, an estimate.

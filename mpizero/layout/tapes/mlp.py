@@ -11,8 +11,8 @@ DATA = "float32"  # of features
 
 
 def linear_segment(n: int, k: int, m: int, dtype: str, first: bool) -> Tape:
-    stored = stored(n * k, dtype) if first else ()
-    return *stored, Take(n * m * ITEMSIZE[dtype]), *linear(n, k, m, dtype)
+    begun = stored(n * k, dtype) if first else ()
+    return *begun, Take(n * m * ITEMSIZE[dtype]), *linear(n, k, m, dtype)
 
 
 def linear_segment_backward(n: int, k: int, m: int, dtype: str, name: str, first: bool, last: bool) -> Tape:
