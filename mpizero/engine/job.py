@@ -146,7 +146,7 @@ def prepare(config: TrainConfig, world: Group, *, task: Task | None = None, poli
     if task is None:
         outputs = [path for path in (config.log, config.json, config.save) if path]
         task = built_in_task(settings, epochs=config.epochs is not None, outputs=outputs)
-    elif settings.tiles > 1 and settings.tiles not in {param.tiles for param in task.model.spec.params}:
+    elif settings.tiles != 1 and settings.tiles not in {param.tiles for param in task.model.spec.params}:
         raise ConfigError(f"`tiles` {settings.tiles} cuts the matrices of the built-in models, and the model "
                           f"{task.model.name} is your own: give its parameters `tiles`, and leave this out")
     compare_data(task.data.fingerprint, world)
