@@ -199,7 +199,7 @@ def _check_room(setup: Setup, task: Task, settings: Settings, ranks: int) -> Non
     if settings.device_memory is not None:
         need = run_need(setup.lists, setup.geometry, task, settings, tables(task, settings, ranks))
         _check_tier("device", need, settings.device_memory, "use a higher `stage`, more ranks, a smaller `batch_size`, "
-                    "`offload`, or a larger `device_memory`")
+                    "`offload`, `tiles`, or a larger `device_memory`")
     if settings.host_memory is not None:
         _check_tier("host", host_peak(setup.lists.step(), setup.geometry), settings.host_memory,
                     "use more ranks, a higher `stage`, or a larger `host_memory`")
