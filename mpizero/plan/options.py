@@ -73,7 +73,8 @@ def add_model(parser: argparse.ArgumentParser, required: bool = True) -> None:
                        help="mlp: 5 Linears, 32,656 parameters; 13b: 40 blocks of 12 x 5120^2, embedding")
     parser.add_argument("--units", type=argument_type(count), metavar="K",
                         help=f"with --params: units of equal size ({UNITS})")
-    parser.add_argument("--tiles", type=argument_type(count), default=1, metavar="T", help=FLAGS["tiles"].metadata["help"])
+    parser.add_argument("--tiles", type=argument_type(count), default=1, metavar="T",
+                        help=FLAGS["tiles"].metadata["help"])
     parser.add_argument("--context", type=argument_type(count), default=1024, metavar="T",
                         help="tokens of a sample; with --gpt: its positions (1024)")
 

@@ -5,8 +5,9 @@ A value is held in storages; a storage lives as long as a value that it belongs 
 own storage and, where backward reads them, those of the segment's input and output: so an x that nobody saved dies with
 its last reader, and one that two segments saved is counted once. The loss saves the logits (the last x), a few numbers
 a target, and the targets; its backward turns the logits into their own gradient, in place. A kept input is the input's
-own storage, under another kind for as long as it is kept. Between the parts of a computation x and dy are a storage
-of their own each, beside that of its input, if backward reads that.
+own storage, under another kind for as long as it is kept; what it is copied to off the device is another storage.
+Between the parts of a computation x and dy are a storage of their own each, beside that of its input, if backward reads
+that.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ def storages(value: Value, table: ActivationBytes) -> tuple[Storage, ...]:
         return value, v.x(loss, mb), v.targets(mb)
     if value.name is Name.KEPT:
         return (v.x(segment, mb),)
-    if value.name is Name.TARGETS:
+    if value.name in (Name.TARGETS, Name.SHELVED):
         return (value,)
     after = segment if value.name is Name.X else segment + 1
     if _part(after, table):  # between parts
@@ -52,7 +53,7 @@ def storage_bytes(storage: Storage, table: ActivationBytes) -> int:
     match storage.name:
         case Name.TARGETS:
             return table.targets
-        case Name.X:
+        case Name.X | Name.SHELVED:
             return table.segments[segment - 1].output if segment else table.inputs
         case Name.DY:
             upstream = table.segments[segment].upstream

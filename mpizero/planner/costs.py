@@ -18,7 +18,8 @@ from mpizero.schedule.actions import (
 from mpizero.schedule.effects import Work
 
 Seconds = float | Sequence[float]
-OF_SEGMENTS = ("forward", "backward", "recompute")  # kinds of work; the others are of units
+# kinds of work; the others are of units
+OF_SEGMENTS = ("forward", "backward", "recompute", "download_kept", "upload_kept")
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,8 @@ class Costs:
     reduce: Seconds = 0.0
     download: Seconds = 0.0  # to the host, of this rank's part
     upload: Seconds = 0.0
+    download_kept: Seconds = 0.0  # of a segment
+    upload_kept: Seconds = 0.0
     recompute: Seconds | None = None
 
     def __post_init__(self) -> None:

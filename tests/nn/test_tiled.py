@@ -65,7 +65,8 @@ def test_16_bits_are_rounded_once_a_tile(count):
 @pytest.mark.parametrize("make, x, targets", [
     (lambda tiles: gpt(CONFIG, tiles), *TOKENS),
     (lambda tiles: mlp(7, 3, 6, 4, tiles), RNG.standard_normal((5, 6)), np.arange(5) % 4),
-    (lambda tiles: mlp(7, 1, 6, 4, tiles), RNG.standard_normal((5, 6)), np.arange(5) % 4)], ids=["gpt", "mlp", "linear"])
+    (lambda tiles: mlp(7, 1, 6, 4, tiles), RNG.standard_normal((5, 6)), np.arange(5) % 4)],
+    ids=["gpt", "mlp", "linear"])
 @pytest.mark.parametrize("count", [2, 4, 6])
 def test_a_model_has_the_gradients_of_the_whole_one(make, x, targets, count):
     """In float64, where rounding is far below; those of one are held against differences in test_models."""

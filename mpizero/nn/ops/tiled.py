@@ -27,12 +27,12 @@ class Tile(NamedTuple):
     """Of the linear layer `name`, the rows of its weight."""
 
     name: str
-    index: int
+    place: int
     rows: slice
 
     @property
     def weight(self) -> str:
-        return f"{self.name}.weight[{self.index}]"
+        return f"{self.name}.weight[{self.place}]"
 
     @property
     def bias(self) -> str:
@@ -47,7 +47,7 @@ def tiles_of(name: str, rows: int, tiles: int) -> list[Tile]:
 def linear_tile(x: Array, tile: Tile, params: Mapping[str, Array], mem: Allocator, out: Array,
                 residual: Array | None = None) -> None:
     """Adds x @ weight to `out` (n,M); the first tile stores it, with bias (+ residual). x (n,K), residual (n,M)."""
-    if tile.index == 0:
+    if tile.place == 0:
         linear(x, params[tile.weight], params[tile.bias], mem, residual, out)
     else:
         add_product(out, x, params[tile.weight], mem)
@@ -60,7 +60,7 @@ def linear_tile_backward(x: Array, dy: Array, tile: Tile, params: Mapping[str, A
     if dx is not None:
         matmul(dy, params[tile.weight].T, dx, mem)  # dx (n,K) = dy (n,M) @ weight.T (M,K)
     grads.add_matmul(tile.weight, x.T, dy, mem)  # dweight (K,M) = x.T (K,n) @ dy (n,M)
-    if tile.index == 0 and grads.wants(tile.bias):
+    if tile.place == 0 and grads.wants(tile.bias):
         grads.add(tile.bias, column_sums(dy, mem))
 
 

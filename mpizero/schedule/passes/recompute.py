@@ -67,17 +67,20 @@ def _computed_again(before: list[Action], backwards: list[Action], group: Group,
     ahead = len(before)
     while ahead and isinstance(before[ahead - 1], Gather):
         ahead -= 1
-    out, gathers = before[:ahead], list[Gather]()
+    out, rest, gathers = before[:ahead], list[Action](), list[Gather]()
     for action in before[ahead:]:
-        (gathers if isinstance(action, Gather) and action.unit in reader else out).append(action)
-    rest: list[Action] = []
-    for action in backwards:
-        if not (isinstance(action, Gather) and action.unit in reader):
-            rest.append(action)
-        elif Reshard(action.unit) in rest:
-            rest.remove(Reshard(action.unit))
-        else:
+        if isinstance(action, Gather) and action.unit in reader:
             gathers.append(action)
+        else:
+            out.append(action)
+    for action in backwards:
+        if isinstance(action, Gather) and action.unit in reader:
+            if Reshard(action.unit) in rest:
+                rest.remove(Reshard(action.unit))
+            else:
+                gathers.append(action)
+        else:
+            rest.append(action)
     alone = [action for action in rest if isinstance(action, Gather) and action.unit in passing]
     for segment in group:
         here = [gather for gather in alone if passing[gather.unit] == segment]
