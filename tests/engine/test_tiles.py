@@ -31,6 +31,7 @@ OPTIONS = {
     "recompute": (TEXTS, {"recompute": True, "accumulation": 2, "overlap": "on"}),
     "interval": (SMALL, {"recompute": True, "recompute_interval": 2}),
     "offload": (TEXTS, {"offload": "params=cpu,optimizer=cpu", "overlap": "on", "recompute": True}),
+    "checkpoints": (TEXTS, {"offload": "optimizer=cpu,checkpoints=cpu", "recompute": True, "accumulation": 2}),
     "limited": (TEXTS, {"backward_prefetch": 9, "limit_all_gathers": 2, "keep_last_unit": True, "overlap": "on"}),
     "frozen": (replace(TEXTS, layers=2, tiles=2), {
         "freeze": ("w?e.*", "h.0.ln*", "h.0.*bias", "h.0.attn.c_attn*", "h.1.mlp.c_fc.*"), "recompute": True,
