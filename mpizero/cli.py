@@ -29,7 +29,7 @@ FLAGS = {field.name.replace("_", "-"): field for field in fields(TrainConfig)}
 GROUPS = {
     "the model and its data": "model hidden layers d-model heads context freeze data",
     "the step and how it is sharded": "stage shard-size global-batch batch-size accumulation no-sync "
-                                      "wrap backward-prefetch forward-prefetch keep-last-unit "
+                                      "wrap tiles backward-prefetch forward-prefetch keep-last-unit "
                                       "limit-all-gathers overlap recompute recompute-interval",
     "precision and optimizer": "dtype reduce-dtype sum-dtype loss-scale growth-interval no-master-weights optimizer "
                                "lr warmup momentum betas weight-decay decay clip",

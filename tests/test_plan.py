@@ -29,6 +29,29 @@ def test_memory_of_13b_on_64_ranks(plan, stage, gb):
     assert plan(f"memory --params 13e9 --ranks 64 --stage {stage}")[0]["after_backward"] == gb * 10**9
 
 
+def test_memory_of_tiles(plan):
+    """A tile of the widest matrix, and the block's vectors, in place of a block; beside its gradient that of the tied
+    embedding, from the head on."""
+    embedding = (50 + 32) * 64
+    for tiles, matrices in ((1, 12), (2, 4 / 2), (16, 4 / 16)):
+        asked = f"memory --gpt 2,64,4,50 --context 32 --ranks 2 --stage 3 --tiles {tiles} --batch-size 1"
+        found, out = plan(asked)
+        params, grads = (found["by_kind"][kind]["peak"] for kind in ("unsharded_param", "unsharded_grad"))
+        block = int(matrices * 64 * 64) + 13 * 64
+        assert (params, grads) == (2 * max(block, embedding + 2 * 64), 2 * (block + embedding))
+        assert ("matrices in" in out) == (tiles > 1)
+
+
+@pytest.mark.parametrize("command, said", [
+    ("memory --params 1e6 --ranks 2 --tiles 2", "--tiles 2 cuts matrices, whose shapes --gpt or --model mlp name"),
+    ("memory --gpt 1,8,2,9 --ranks 2 --tiles 9", "tiles 9 is more than the 8 rows of h.0.attn.c_attn.weight"),
+    (f"{LECTURE} --tiles 2", "--tiles 2 cuts the matrices of a model: name one")])
+def test_tiles_that_cannot_be(capsys, command, said):
+    from mpizero.plan.__main__ import main
+    assert main(command.split()) == 2
+    assert said in capsys.readouterr().err
+
+
 def test_memory_of_gpt2_medium(plan):
     found, out = plan("memory --gpt 24,1024,16,50257 --ranks 64 --stage 2 --batch-size 4")
     assert (found["psi"], found["units"]) == (354_823_168, 26)

@@ -19,7 +19,7 @@ FREE = ("stage", "shard_size", "no_sync", "backward_prefetch", "forward_prefetch
         "host_memory", "host_threads", "limit", "check_replicas", "eval_every", "data", "end", "save", "save_every",
         "keep", "resume", "init")
 # Those that a run may change on its way.
-TOLD = ("steps", "epochs", "lr", "warmup", "clip", "batch_size", "global_batch", "accumulation")
+TOLD = ("steps", "epochs", "lr", "warmup", "clip", "batch_size", "global_batch", "accumulation", "tiles")
 # Those that end an update which is under way, so that they change results where updates are delayed.
 ENDING = ("save_every", "eval_every", "check_replicas")
 

@@ -71,6 +71,7 @@ class Settings:
     wrap: str | None = None
     limit: str | None = None
     host_threads: int | None = None
+    tiles: int = 1
 
     def samples(self, ranks: int) -> int:
         """How many a step takes, on all ranks together."""
@@ -118,6 +119,8 @@ class TrainConfig:
                                      metavar="F")
     wrap: str | None = _option(None, "what is gathered together: layer (a weight and its bias), block, or a size such "
                                "as 4MB, below which blocks share a unit (block)", metavar="HOW")
+    tiles: int = _option(1, "cut the matrix of every Linear into T parts, gathered, used and freed one after the other "
+                         "at stage 3: 1/T of the memory that the largest needs (1)", type=int, metavar="T")
     backward_prefetch: int = _option(0, "units gathered ahead in backward: memory for time, if collectives overlap (0; "
                                      "stage 3 alone gathers)", type=int, metavar="DEPTH")
     forward_prefetch: int = _option(0, "the same in forward (0)", type=int, metavar="DEPTH")

@@ -63,6 +63,7 @@ from mpizero.schedule.actions import (
     UploadParam,
     show,
 )
+from mpizero.schedule.effects import again
 from mpizero.schedule.values import Value
 
 Array = np.ndarray
@@ -216,12 +217,14 @@ class Executor:
             self.values[v.saved(segment, mb)] = context
 
     def _recompute(self, action: Recompute) -> None:
-        segment, mb, x = action.segment, action.mb, v.kept(action.segment, action.mb)
-        self.ledger.rekind(self.values[x], ACTIVATION)
+        segment, mb = action.segment, action.mb
+        x, y = (again(self.segments, index)(index, mb) for index in (segment, segment + 1))
+        if x.name is v.Name.KEPT:
+            self.ledger.rekind(self.values[x], ACTIVATION)
         compute = self.task.model.segments[segment].forward
-        y, self.values[v.saved(segment, mb)] = compute(self._params(segment), self._take(x), self.ledger)
+        result, self.values[v.saved(segment, mb)] = compute(self._params(segment), self._take(x), self.ledger)
         if action.onward:
-            self.values[v.kept(segment + 1, mb)] = self.ledger.rekind(y, KEPT_INPUT)
+            self.values[y] = self.ledger.rekind(result, KEPT_INPUT) if y.name is v.Name.KEPT else result
 
     def _loss(self, action: Loss) -> None:
         last, mb = len(self.segments), action.mb

@@ -29,14 +29,14 @@ def whole_state(unit: Unit, name: str) -> np.ndarray:
 
 def sha256(spec: ModelSpec, units: Sequence[Unit], name: str) -> str:
     """SHA-256, in hexadecimal, of a state over all parameters in the model's order that have it, unpadded, as
-    little-endian numbers.
+    little-endian numbers; tiles are the same numbers in the same order.
 
     Collective over the shard groups. One whole unit lives at a time.
     """
     owner = {param.name: unit for unit in units for param in unit.layout.params}
     digest, current = hashlib.sha256(), None
     views: dict[str, np.ndarray] = {}
-    for param in spec.params:
+    for param in spec.pieces:
         if name not in owner[param.name].states:
             continue
         if owner[param.name] is not current:

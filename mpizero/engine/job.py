@@ -20,7 +20,7 @@ from mpizero.engine.samples import check_data, count_targets, with_epochs
 from mpizero.engine.state import TrainingState
 from mpizero.engine.task import Task, built_in_task
 from mpizero.engine.unit import Unit
-from mpizero.errors import OutOfDeviceMemory
+from mpizero.errors import ConfigError, OutOfDeviceMemory
 from mpizero.layout import (DEVICE, HOST, OPTIMIZERS, ActivationBytes, Axis, Geometry, Policy, Tier, Wrapping, freeze,
                             named_policy, with_decay)
 from mpizero.memory.heap import keep_heap
@@ -154,6 +154,9 @@ def prepare(config: TrainConfig, world: Group, *, task: Task | None = None, poli
     if task is None:
         outputs = [path for path in (config.log, config.json, config.save) if path]
         task = built_in_task(settings, epochs=config.epochs is not None, outputs=outputs)
+    elif settings.tiles != 1 and settings.tiles not in {param.tiles for param in task.model.spec.params}:
+        raise ConfigError(f"`tiles` {settings.tiles} cuts the matrices of the built-in models, and the model "
+                          f"{task.model.name} is your own: give its parameters `tiles`, and leave this out")
     compare_data(task.data.fingerprint, world)
     check_data(task.data, settings)
     if config.epochs is not None:
@@ -212,7 +215,7 @@ def _check_room(setup: Setup, task: Task, settings: Settings, ranks: int) -> Non
     if settings.device_memory is not None:
         need = run_need(setup.lists, setup.geometry, task, settings, tables(task, settings, ranks))
         _check_tier("device", need, settings.device_memory, "use a higher `stage`, more ranks, a smaller `batch_size`, "
-                    "`offload`, or a larger `device_memory`")
+                    "`offload`, `tiles`, or a larger `device_memory`")
     if settings.host_memory is not None:
         table = tables(task, settings, ranks).train
         _check_tier("host", host_peak(setup.lists.longest(settings.steps), setup.geometry, table), settings.host_memory,

@@ -80,6 +80,7 @@ def resolve(config: TrainConfig, steps: int | None = None, ranks: int | None = N
         wrap=config.wrap,
         limit=config.limit,
         host_threads=config.host_threads,
+        tiles=config.tiles,
     )
 
 
@@ -182,7 +183,7 @@ def _at_least(bound: int) -> tuple[Callable[[float], bool], str]:
 _POSITIVE: tuple[Callable[[float], bool], str] = (lambda value: value > 0, "above 0")
 RULES: Mapping[str, tuple[Callable[[float], bool], str]] = {
     **{name: _at_least(1) for name in (*SIZES, "batch_size", "global_batch", "log_every", "save_every", "keep",
-                                       "host_threads", *SCALER)},
+                                       "host_threads", "tiles", *SCALER)},
     **{name: _at_least(0) for name in ("steps", "warmup", "weight_decay", "check_replicas", "eval_every", "seed")},
     "epochs": _POSITIVE,
     "lr": _POSITIVE,

@@ -157,8 +157,10 @@ def _model_state(live: dict[str, int]) -> int:
 
 
 def _formula_sent(job: Job, progress: Progress) -> int | None:
-    """As papers have it, of a step of one microbatch that updates; None of others."""
-    if job.settings.step.accumulation > 1 or not progress.updates:
+    """As papers have it, of a step of one microbatch that updates; None of others, and where tiles are gathered for
+    their recompute too."""
+    step = job.settings.step
+    if step.accumulation > 1 or not progress.updates or (step.recompute and any(u.tile for u in job.wrapping.units)):
         return None
     return formula_sent(job.geometry, STRATEGIES[job.settings.step.stage].volume)
 

@@ -30,5 +30,5 @@ def built_in_task(settings: Settings, *, epochs: bool = False, outputs: Iterable
     sizes, data, seed = settings.sizes, settings.data, settings.seed
     if isinstance(sizes, GPTConfig):
         text = load("gpt", data, seed=seed, context=sizes.context, epochs=epochs, outputs=outputs)
-        return Task(gpt(sizes), text, target="token")
-    return Task(mlp(hidden=sizes.hidden), load("mlp", data, seed=seed))
+        return Task(gpt(sizes, settings.tiles), text, target="token")
+    return Task(mlp(hidden=sizes.hidden, tiles=settings.tiles), load("mlp", data, seed=seed))

@@ -37,6 +37,11 @@ class FlatLayout:
         """Whether its parameters are: a unit holds either kind, never both."""
         return any(param.frozen for param in self.params)
 
+    @property
+    def tile(self) -> bool:
+        """Whether it is a tile of a parameter: always a unit of its own."""
+        return any(param.whole is not None for param in self.params)
+
     def shard_numel(self, count: int) -> int:
         """Elements of each of `count` equal shards; `count` divides the number of ranks the layout was padded for."""
         assert self.padded_numel % count == 0, (f"unit {self.name}: {self.padded_numel} elements do not split into "
@@ -54,12 +59,12 @@ class FlatLayout:
                 for param, offset in zip(self.params, self.offsets, strict=True)}
 
     def pieces(self, wanted: slice) -> Iterator[tuple[ParamSpec, int, slice]]:
-        """The elements `wanted` cut along parameters, without padding: parameter, where in it a piece begins, the piece
-        as elements of the flat buffer."""
+        """The elements `wanted` cut along parameters, without padding: parameter (of a tile the whole one), where in it
+        a piece begins, the piece as elements of the flat buffer."""
         for param, offset in zip(self.params, self.offsets, strict=True):
             low, high = max(wanted.start, offset), min(wanted.stop, offset + param.numel)
             if low < high:
-                yield param, low - offset, slice(low, high)
+                yield param.whole or param, param.begin + low - offset, slice(low, high)
 
     def decayed(self, kept: slice) -> tuple[tuple[int, int], ...]:
         """The elements of `kept` that weight decay shrinks: (begin, end) counted from its start, sorted and apart.

@@ -5,13 +5,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import pairwise
 
 from mpizero.dtypes import ITEMSIZE
 from mpizero.errors import ConfigError
+from mpizero.layout.parts import in_parts
 from mpizero.layout.spec import ActivationBytes, ModelSpec, ParamSpec, SegmentBytes, SegmentSpec
+from mpizero.layout.tapes import tiled
 from mpizero.layout.tapes.blocks import compute_itemsize
 from mpizero.layout.tapes.embedding import embedding, embedding_backward
 from mpizero.layout.tapes.gpt import block_backward, block_forward, head_backward, head_forward
@@ -47,15 +50,20 @@ class MLPSizes:
         return [self.inputs, *[self.hidden] * (self.layers - 1), self.classes]
 
 
-def mlp_spec(sizes: MLPSizes = MLPSizes()) -> ModelSpec:
-    """A segment each Linear: layers.I.weight (in, out), layers.I.bias (out,)."""
+def mlp_spec(sizes: MLPSizes = MLPSizes(), tiles: int = 1) -> ModelSpec:
+    """A segment each Linear: layers.I.weight (in, out), layers.I.bias (out,); or each tile of its weight."""
     params: list[ParamSpec] = []
     segments = []
     for index, (fan_in, fan_out) in enumerate(pairwise(sizes.widths)):
         name = f"layers.{index}"
-        weight, bias = ParamSpec(f"{name}.weight", (fan_in, fan_out)), ParamSpec(f"{name}.bias", (fan_out,))
+        weight = ParamSpec(f"{name}.weight", (fan_in, fan_out), tiles=tiles)
+        bias = ParamSpec(f"{name}.bias", (fan_out,))
         params += [weight, bias]
-        segments.append(SegmentSpec(name, (weight.name, bias.name)))
+        if tiles == 1:
+            segments.append(SegmentSpec(name, (weight.name, bias.name)))
+        else:
+            segments += _parts(name, (bias.name,), (name,), tiles)
+    require_tiles(tiles, params)
 
     @cache
     def activations(shape: tuple[int, ...], dtype: str) -> ActivationBytes:
@@ -66,13 +74,20 @@ def mlp_spec(sizes: MLPSizes = MLPSizes()) -> ModelSpec:
         (samples,), size = shape, ITEMSIZE[dtype]
         cast = samples * sizes.inputs * size if dtype != DATA else 0
         last = sizes.layers - 1
-        layers = tuple(
-            SegmentBytes(samples * m * size, cast if i == 0 else 0, keeps_input=i > 0 or not cast,
-                         keeps_output=i < last,
-                         forward=linear_segment(samples, k, m, dtype, first=i == 0),
-                         backward=linear_segment_backward(samples, k, m, dtype, f"layers.{i}", i == 0, i == last))
-            for i, (k, m) in enumerate(pairwise(sizes.widths)))
-        return _with_loss(ITEMSIZE[DATA] * samples * sizes.inputs, samples, layers, sizes.classes, dtype)
+        inputs, layers = ITEMSIZE[DATA] * samples * sizes.inputs, list[SegmentBytes]()
+        for i, (k, m) in enumerate(pairwise(sizes.widths)):
+            layer = SegmentBytes(samples * m * size, cast if i == 0 else 0, keeps_input=i > 0 or not cast,
+                                 keeps_output=i < last)
+            if tiles == 1:
+                layers.append(replace(
+                    layer, forward=linear_segment(samples, k, m, dtype, first=i == 0),
+                    backward=linear_segment_backward(samples, k, m, dtype, f"layers.{i}", i == 0, i == last)))
+            else:
+                layers += in_parts(replace(
+                    layer, forward=tiled.mlp_forward(samples, k, m, dtype, tiles, i == 0),
+                    backward=tiled.mlp_backward(samples, k, m, dtype, tiles, f"layers.{i}", i == 0, i == last)),
+                    inputs=inputs)
+        return _with_loss(inputs, samples, tuple(layers), sizes.classes, dtype)
 
     return ModelSpec(tuple(params), tuple(segments), activations)
 
@@ -97,15 +112,26 @@ class GPTConfig:
                               f"d_model / heads features; use `d_model` {cure}")
 
 
-def gpt_spec(config: GPTConfig = GPTConfig()) -> ModelSpec:
-    """Segments embedding, h.0, ..., head. Names and shapes of GPT-2's release: Conv1D, so (in, out)."""
+def gpt_spec(config: GPTConfig = GPTConfig(), tiles: int = 1) -> ModelSpec:
+    """Segments embedding, h.0, ..., head. Names and shapes of GPT-2's release: Conv1D, so (in, out). With tiles a block
+    has a segment for each tile of its four matrices, in the order in which they are used, and one for the attention.
+    """
     c = config.d_model
     params = [ParamSpec("wte.weight", (config.vocab, c)), ParamSpec("wpe.weight", (config.context, c))]
     segments = [SegmentSpec("embedding", ("wte.weight", "wpe.weight"))]
     for index in range(config.layers):
-        block = [ParamSpec(f"h.{index}.{name}", shape) for name, shape in block_shapes(c).items()]
+        name = f"h.{index}"
+        block = [ParamSpec(f"{name}.{each}", shape, tiles=tiles if len(shape) == 2 else 1)
+                 for each, shape in block_shapes(c).items()]
         params += block
-        segments.append(SegmentSpec(f"h.{index}", tuple(param.name for param in block)))
+        if tiles == 1:
+            segments.append(SegmentSpec(name, tuple(param.name for param in block)))
+        else:
+            vectors, linears = tuple(param.name for param in block if param.tiles == 1), [
+                f"{name}.{each}" for each in ("attn.c_attn", "attn.c_proj", "mlp.c_fc", "mlp.c_proj")]
+            segments += [*_parts(name, vectors, linears[:1], tiles), SegmentSpec(f"{name}.attn", vectors, name),
+                         *_parts(name, vectors, linears[1:], tiles)]
+    require_tiles(tiles, params)
     params += [ParamSpec("ln_f.weight", (c,)), ParamSpec("ln_f.bias", (c,))]
     if not config.tied:
         params.append(ParamSpec("lm_head.weight", (config.vocab, c)))
@@ -124,16 +150,37 @@ def gpt_spec(config: GPTConfig = GPTConfig()) -> ModelSpec:
         flow = tokens * c * size
         first = SegmentBytes(flow, forward=embedding(batch, seq, c, dtype),
                              backward=embedding_backward(batch, seq, c, dtype))
+        sizes = (batch, seq, c, config.heads, dtype)
         block = SegmentBytes(flow, tokens * (9 * c * size + (config.heads + 4) * wide),
-                             forward=block_forward(batch, seq, c, config.heads, dtype))
-        blocks = (replace(block, backward=block_backward(batch, seq, c, config.heads, dtype, f"h.{index}"))
-                  for index in range(config.layers))
+                             forward=block_forward(*sizes) if tiles == 1 else tiled.block_forward(*sizes, tiles))
+        blocks = list[SegmentBytes]()
+        for index in range(config.layers):
+            if tiles == 1:
+                blocks.append(replace(block, backward=block_backward(*sizes, f"h.{index}")))
+            else:
+                blocks += in_parts(replace(block, backward=tiled.block_backward(*sizes, tiles, f"h.{index}")))
         head = SegmentBytes(tokens * config.vocab * size, 2 * tokens * wide,
                             forward=head_forward(tokens, c, config.vocab, dtype),
                             backward=head_backward(tokens, c, config.vocab, dtype, output))
         return _with_loss(INT64 * tokens, tokens, (first, *blocks, head), config.vocab, dtype)
 
     return ModelSpec(tuple(params), tuple(segments), activations)
+
+
+def _parts(of: str, params: tuple[str, ...], linears: Iterable[str], tiles: int) -> list[SegmentSpec]:
+    """A segment for each tile of the weights of `linears`, which reads `params` too."""
+    return [SegmentSpec(f"{linear}[{index}]", (*params, f"{linear}.weight[{index}]"), of)
+            for linear in linears for index in range(tiles)]
+
+
+def require_tiles(tiles: int, params: Iterable[ParamSpec]) -> None:
+    """ConfigError unless every weight that shall have tiles has so many rows."""
+    if tiles < 1:
+        raise ConfigError(f"`tiles` {tiles} is impossible: it must be at least 1, which cuts nothing")
+    least = min((param for param in params if param.tiles > 1), key=lambda param: param.shape[0], default=None)
+    if least is not None and least.shape[0] < tiles:
+        raise ConfigError(f"`tiles` {tiles} is more than the {least.shape[0]} rows of {least.name}, and a tile has at "
+                          f"least one: use `tiles` {least.shape[0]} at most")
 
 
 def block_shapes(c: int) -> dict[str, tuple[int, ...]]:

@@ -43,13 +43,13 @@ def check_policy(text: str | None) -> None:
 def _merged(spec: ModelSpec, least: int) -> Mapping[str, str]:
     """Parameter -> unit. A unit takes segment after segment until it has `least` elements; what is left over at the
     end joins the last unit."""
-    numel = {param.name: param.numel for param in spec.params}
+    numel = {param.name: param.numel for param in spec.params if param.tiles == 1}
     groups: list[list[str]] = [[]]  # of names of parameters, each at the first segment that reads it
     told: set[str] = set()
     for segment in spec.segments:
         if sum(numel[name] for name in groups[-1]) >= max(least, 1):
             groups.append([])
-        groups[-1] += [name for name in dict.fromkeys(segment.params) if name not in told]
+        groups[-1] += [name for name in dict.fromkeys(segment.params) if name in numel and name not in told]
         told.update(segment.params)
     if len(groups) > 1 and sum(numel[name] for name in groups[-1]) < least:
         rest = groups.pop()

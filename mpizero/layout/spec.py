@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
+from itertools import pairwise
 
 from mpizero.errors import ConfigError
 from mpizero.layout.tape import Tape
@@ -19,16 +20,42 @@ SHOWN = 8  # names in a message
 @dataclass(frozen=True)
 class ParamSpec:
     """One parameter tensor. frozen: it stays as it was drawn, without gradient and optimizer states. decay: whether
-    weight decay shrinks it; None: as the run has it, see `with_decay`."""
+    weight decay shrinks it; None: as the run has it, see `with_decay`.
+
+    tiles: ranges of rows that are gathered and used one after the other, each a unit; `cut` gives them. Such a tile is
+    a parameter too: of `whole`, the rows from `row` on.
+    """
 
     name: str
     shape: tuple[int, ...]
     frozen: bool = False
     decay: bool | None = None
+    tiles: int = 1
+    whole: ParamSpec | None = None
+    row: int = 0
 
     @property
     def numel(self) -> int:
         return math.prod(self.shape)
+
+    @property
+    def begin(self) -> int:
+        """Of a tile, the element of `whole` that is its first."""
+        return self.row * math.prod(self.shape[1:])
+
+    def cut(self) -> tuple[ParamSpec, ...]:
+        """Its tiles, NAME[0] and so on; itself, where it has none."""
+        if self.tiles == 1:
+            return (self,)
+        rows = tile_rows(self.shape[0], self.tiles)
+        return tuple(replace(self, name=f"{self.name}[{index}]", shape=(part.stop - part.start, *self.shape[1:]),
+                             tiles=1, whole=self, row=part.start) for index, part in enumerate(rows))
+
+
+def tile_rows(rows: int, tiles: int) -> list[slice]:
+    """Ranges as equal as they can be."""
+    ends = [rows * index // tiles for index in range(tiles + 1)]
+    return [slice(*each) for each in pairwise(ends)]
 
 
 @dataclass(frozen=True)
@@ -38,6 +65,10 @@ class SegmentBytes:
     output: bytes of y. kept: of what backward needs beside x and y. keeps_input, keeps_output: whether backward reads
     x, or y, itself, so that they live until then. forward, backward: what each holds on the way, beside the gradients
     of parameters; () where it is not known.
+
+    part: of a computation in parts, how many come before. x of the first is its input, and y of the last its output,
+    which alone keeps something; between them `output` is what has been taken beside x, and `upstream` the same on the
+    way back (None: as `output`).
     """
 
     output: int
@@ -46,6 +77,8 @@ class SegmentBytes:
     keeps_output: bool = False
     forward: Tape = ()
     backward: Tape = ()
+    part: int = 0
+    upstream: int | None = None
 
 
 @dataclass(frozen=True)
@@ -68,20 +101,21 @@ class ActivationBytes:
         """All that lives between forward and backward. Each x but the first is the y before it."""
         held = self.inputs if self.segments[0].keeps_input else 0
         for segment, after in zip(self.segments, self.segments[1:], strict=False):
-            held += segment.output if segment.keeps_output or after.keeps_input else 0
+            held += segment.output if not after.part and (segment.keeps_output or after.keeps_input) else 0
         kept = sum(segment.kept for segment in self.segments)
         return held + kept + self.segments[-1].output + self.loss_kept + self.targets
 
 
 @dataclass(frozen=True)
 class SegmentSpec:
-    """One piece of computation and the names of the parameters it reads.
+    """One piece of computation and the names of the parameters it reads; of those that have tiles, the tiles'.
 
-    Segments that read the same name share (tie) it.
+    Segments that read the same name share (tie) it. of: the name of what it is a part of, as its neighbours may be.
     """
 
     name: str
     params: tuple[str, ...]
+    of: str | None = None
 
 
 @dataclass(frozen=True)
@@ -99,6 +133,11 @@ class ModelSpec:
     def psi(self) -> int:
         """Number of parameters, tied ones once."""
         return sum(param.numel for param in self.params)
+
+    @property
+    def pieces(self) -> tuple[ParamSpec, ...]:
+        """The parameters, tiles in place of those that have them: what segments name."""
+        return tuple(piece for param in self.params for piece in param.cut())
 
     @property
     def frozen_psi(self) -> int:

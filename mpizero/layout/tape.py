@@ -44,7 +44,11 @@ class Wanted(NamedTuple):
     tape: Tape
 
 
-Tape = tuple[Take | Give | Work | Add | Wanted, ...]
+class Part(NamedTuple):
+    """A part of a computation begins (`layout.parts`); it takes nothing."""
+
+
+Tape = tuple[Take | Give | Work | Add | Wanted | Part, ...]
 
 
 def most(tape: Tape, written: set[str], frozen: Collection[str] = ()) -> int:

@@ -27,6 +27,8 @@ class SegmentUse:
     meets: tuple[int, ...]  # units that no earlier segment uses
     trains: tuple[int, ...]  # units that are not frozen: its backward adds to their gradients
     backward: bool  # whether it has one: it or an earlier segment trains
+    tiles: tuple[int, ...] = ()  # of its units, those that are a tile of a parameter
+    continues: bool = False  # whether it is a part of what the segment before it is a part of
 
     @property
     def completes(self) -> tuple[int, ...]:
@@ -66,12 +68,13 @@ def wrap(spec: ModelSpec, ranks: int, policy: Policy | None = None) -> Wrapping:
 
     policy: None for a unit per segment (a tied parameter belongs to the first segment that reads it); a function from
     parameter name to unit name; or lists of parameter names. Every parameter must fall into exactly one unit. Of those
-    that fall into one, the frozen ones make a unit of their own: so what is kept and sent of them is exact.
+    that fall into one, the frozen ones make a unit of their own: so what is kept and sent of them is exact. Each tile
+    of a parameter is a unit, whatever the policy.
     """
     _check_names(spec)
     unit_of = _apart(spec, _assignment(spec, policy))
     members: dict[str, list] = {}
-    for param in spec.params:
+    for param in spec.pieces:
         members.setdefault(unit_of[param.name], []).append(param)
     index = {name: i for i, name in enumerate(members)}
     used = [tuple(dict.fromkeys(index[unit_of[name]] for name in segment.params)) for segment in spec.segments]
@@ -83,29 +86,36 @@ def wrap(spec: ModelSpec, ranks: int, policy: Policy | None = None) -> Wrapping:
     trains = [tuple(u for u in each if not units[u].frozen) for each in used]
     segments = tuple(SegmentUse(i, segment.name, used[i],
                                 tuple(u for u in used[i] if not any(u in earlier for earlier in used[:i])),
-                                trains[i], any(trains[:i + 1]) or not units)
+                                trains[i], any(trains[:i + 1]) or not units,
+                                tuple(u for u in used[i] if units[u].tile),
+                                i > 0 and segment.of is not None and segment.of == spec.segments[i - 1].of)
                      for i, segment in enumerate(spec.segments))
     return Wrapping(units, segments)
 
 
 def _apart(spec: ModelSpec, unit_of: dict[str, str]) -> dict[str, str]:
     """The same with another unit for the frozen parameters of a unit that has others too. ConfigError where all are."""
-    trained = {unit_of[param.name] for param in spec.params if not param.frozen}
+    trained = {unit_of[param.name] for param in spec.pieces if not param.frozen}
     if spec.params and not trained:
         raise ConfigError(f"all {len(spec.params)} parameters are frozen, so there is nothing to train: `freeze` fewer "
                           "of them")
     return {param.name: f"{unit_of[param.name]} frozen" if param.frozen and unit_of[param.name] in trained
-            else unit_of[param.name] for param in spec.params}
+            else unit_of[param.name] for param in spec.pieces}
 
 
 def _assignment(spec: ModelSpec, policy: Policy | None) -> dict[str, str]:
-    """Parameter name -> unit name."""
-    names = [param.name for param in spec.params]
+    """Name of a parameter or tile -> unit name."""
+    tiles = {piece.name: piece.name for piece in spec.pieces if piece.whole is not None}
+    names = [param.name for param in spec.params if param.tiles == 1]
+    return tiles | _by_policy(spec, policy, names)
+
+
+def _by_policy(spec: ModelSpec, policy: Policy | None, names: list[str]) -> dict[str, str]:
     if policy is None:
         first: dict[str, str] = {}
         for segment in spec.segments:
             for name in segment.params:
-                first.setdefault(name, segment.name)
+                first.setdefault(name, segment.of or segment.name)
         return {name: first.get(name, name) for name in names}
     if callable(policy):
         return {name: policy(name) for name in names}
@@ -120,7 +130,7 @@ def _assignment(spec: ModelSpec, policy: Policy | None) -> dict[str, str]:
 
 def _check_names(spec: ModelSpec) -> None:
     """ConfigError unless every parameter has its own name, and segments read only these."""
-    names = Counter(param.name for param in spec.params)
+    names = Counter(param.name for param in spec.pieces)
     if twice := [name for name, times in names.items() if times > 1]:
         raise ConfigError(f"the model has more than one parameter {', '.join(twice)}: give each its own name")
     for segment in spec.segments:

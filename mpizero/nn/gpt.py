@@ -21,6 +21,8 @@ from mpizero.nn.init import Constant, Initial, Normal
 from mpizero.nn.model import Model, Segment
 from mpizero.nn.ops.blocks import Array, Context, spans
 from mpizero.nn.ops.gradients import Gradients
+from mpizero.nn.parts import parts_of
+from mpizero.nn.tiled_gpt import TiledBlock
 
 
 @final
@@ -143,12 +145,17 @@ class HeadSegment(Segment):
         return dx.reshape(*shape[:2], x.shape[1])
 
 
-def gpt(config: GPTConfig = GPTConfig()) -> Model:
-    """GPT-2 of these sizes. Forward takes int64 tokens (B,T), T <= context, and gives logits (B,T,V)."""
-    spec = gpt_spec(config)
-    embedding, *blocks, head = spec.segments
-    segments = (EmbeddingSegment(), *(BlockSegment(block, config.heads) for block in blocks), HeadSegment(head))
-    return Model("gpt", spec, segments, lambda param: _draw(param, config.layers))
+def gpt(config: GPTConfig = GPTConfig(), tiles: int = 1) -> Model:
+    """GPT-2 of these sizes. Forward takes int64 tokens (B,T), T <= context, and gives logits (B,T,V). tiles: of each
+    matrix of a block, used one after the other."""
+    spec = gpt_spec(config, tiles)
+    embedding, *parts, head = spec.segments
+    blocks: list[Segment] = [BlockSegment(block, config.heads) for block in parts]
+    if tiles > 1:
+        blocks = [part for i in range(config.layers)
+                  for part in parts_of(TiledBlock(f"h.{i}", config.d_model, config.heads, tiles), 4 * tiles + 1)]
+    return Model("gpt", spec, (EmbeddingSegment(), *blocks, HeadSegment(head)),
+                 lambda param: _draw(param, config.layers))
 
 
 def _draw(param: ParamSpec, layers: int) -> Initial:

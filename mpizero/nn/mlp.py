@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import final
 
+import numpy as np
+
 from mpizero.errors import DataError
 from mpizero.layout.models import MLPSizes, mlp_spec
 from mpizero.layout.spec import ParamSpec, SegmentSpec
@@ -19,6 +21,8 @@ from mpizero.nn.model import Model, Segment
 from mpizero.nn.ops.blocks import Array, Context
 from mpizero.nn.ops.casts import cast
 from mpizero.nn.ops.gradients import Gradients
+from mpizero.nn.ops.tiled import linear_tile, linear_tile_backward, tiles_of
+from mpizero.nn.parts import Hand, InParts, Parts, parts_of
 
 
 @final
@@ -32,7 +36,7 @@ class LinearSegment(Segment):
     def forward(self, params: Mapping[str, Array], x: Array, mem: Allocator) -> tuple[Array, Context]:
         weight, bias = (params[name] for name in self.params)  # (K,M), (M,)
         if self.first:
-            x = _stored(x, weight, mem)
+            x = _stored(x, len(weight), weight.dtype, mem)
         y = linear(x, weight, bias, mem)  # x (n,K) -> y (n,M)
         return (y, (x,)) if self.last else (relu(y), (x, y))
 
@@ -48,24 +52,59 @@ class LinearSegment(Segment):
         return None
 
 
-def _stored(x: Array, weight: Array, mem: Allocator) -> Array:
+@final
+class TiledLinear(InParts):
+    """The same, a tile of the weight at a time."""
+
+    def __init__(self, name: str, fan_in: int, tiles: int, first: bool, last: bool):
+        self.bias, self.fan_in, self.first, self.last = name + ".bias", fan_in, first, last
+        self.tiles = tiles_of(name, fan_in, tiles)
+
+    def forward(self, hand: Hand, x: Array, mem: Allocator) -> Parts[tuple[Array, Context]]:
+        if self.first:
+            x = _stored(x, self.fan_in, hand.params[self.bias].dtype, mem)
+        y = mem.empty((len(x), len(hand.params[self.bias])), x.dtype, ACTIVATION)
+        for tile in self.tiles:
+            yield
+            linear_tile(x[:, tile.rows], tile, hand.params, mem, y)
+        return (y, (x,)) if self.last else (relu(y), (x, y))
+
+    def backward(self, hand: Hand, context: Context, dy: Array, mem: Allocator) -> Parts[Array | None]:
+        x = context[0]  # (n,K)
+        if not self.last:
+            dy = relu_backward(context[1], dy, mem)  # relu(y) (n,M)
+        del context
+        dx = None if self.first else mem.empty(x.shape, x.dtype, ACTIVATION)
+        for tile in reversed(self.tiles):
+            yield
+            linear_tile_backward(x[:, tile.rows], dy, tile, hand.params, hand.grads, mem,
+                                 None if dx is None else dx[:, tile.rows])
+        return dx
+
+
+def _stored(x: Array, features: int, dtype: np.dtype, mem: Allocator) -> Array:
     """Data in the dtype of the parameters."""
-    if x.shape[1:] != weight.shape[:1]:
-        raise DataError(f"the data's samples have the shape {x.shape[1:]}, but the model reads {len(weight)} features: "
+    if x.shape[1:] != (features,):
+        raise DataError(f"the data's samples have the shape {x.shape[1:]}, but the model reads {features} features: "
                         "give it other data, or a model with as many inputs")
-    if x.dtype == weight.dtype:
+    if x.dtype == dtype:
         return x
-    stored = mem.empty(x.shape, weight.dtype, ACTIVATION)
+    stored = mem.empty(x.shape, dtype, ACTIVATION)
     cast(x, stored, mem)
     return stored
 
 
 def mlp(hidden: int = MLPSizes.hidden, layers: int = MLPSizes.layers, inputs: int = MLPSizes.inputs,
-        classes: int = MLPSizes.classes) -> Model:
-    """The MLP of these `MLPSizes`; names and shapes are those of `mlp_spec`."""
-    spec = mlp_spec(MLPSizes(hidden, layers, inputs, classes))
-    segments = [LinearSegment(segment, first=i == 0, last=i == layers - 1) for i, segment in enumerate(spec.segments)]
-    return Model("mlp", spec, tuple(segments), _draw)
+        classes: int = MLPSizes.classes, tiles: int = 1) -> Model:
+    """The MLP of these `MLPSizes`; names, shapes and tiles are those of `mlp_spec`."""
+    sizes = MLPSizes(hidden, layers, inputs, classes)
+    spec = mlp_spec(sizes, tiles)
+    if tiles == 1:
+        whole = [LinearSegment(segment, first=i == 0, last=i == layers - 1) for i, segment in enumerate(spec.segments)]
+        return Model("mlp", spec, tuple(whole), _draw)
+    parts = [part for i, fan_in in enumerate(sizes.widths[:-1])
+             for part in parts_of(TiledLinear(f"layers.{i}", fan_in, tiles, i == 0, i == layers - 1), tiles)]
+    return Model("mlp", spec, tuple(parts), _draw)
 
 
 def _draw(param: ParamSpec) -> Initial:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Mapping
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 from mpizero.cli import FLAGS
@@ -142,7 +143,8 @@ def _terms(question: Question) -> dict[str, int] | None:
     table = question.table
     if table is None or question.model.gpt is None:
         return None
-    block, head = table.segments[1], table.segments[-1]
+    block = next(each for each, after in pairwise(table.segments[1:]) if not after.part)  # its last part
+    head = table.segments[-1]
     return {"blocks": question.model.gpt.layers, "input_of_a_block": block.output, "block": block.kept + block.output,
             "end": head.kept + head.output + table.loss_kept}
 

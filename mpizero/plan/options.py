@@ -73,6 +73,8 @@ def add_model(parser: argparse.ArgumentParser, required: bool = True) -> None:
                        help="mlp: 5 Linears, 32,656 parameters; 13b: 40 blocks of 12 x 5120^2, embedding")
     parser.add_argument("--units", type=argument_type(count), metavar="K",
                         help=f"with --params: units of equal size ({UNITS})")
+    parser.add_argument("--tiles", type=argument_type(count), default=1, metavar="T",
+                        help=FLAGS["tiles"].metadata["help"])
     parser.add_argument("--context", type=argument_type(count), default=1024, metavar="T",
                         help="tokens of a sample; with --gpt: its positions (1024)")
 
@@ -90,15 +92,18 @@ def model_of(options: Options) -> PlannedModel:
 
 
 def _named_model(options: Options) -> PlannedModel:
+    tiles = options["tiles"]
+    if tiles != 1 and options["gpt"] is None and options["model"] != "mlp":
+        raise ConfigError(f"`tiles` {tiles} cuts matrices, whose shapes --gpt or --model mlp name: add one of these")
     if options["params"] is not None:
         return flat(options["params"], options["units"] or UNITS)
     if options["gpt"] is not None:
         layers, width, heads, vocab = options["gpt"]
         try:
-            return gpt(layers, width, heads, vocab, options["context"])
+            return gpt(layers, width, heads, vocab, options["context"], tiles=tiles)
         except ConfigError as error:  # names fields, which are no flags here
             raise ConfigError(f"--gpt: {str(error).replace('`', '')}") from None
-    return MODELS[options["model"]]()
+    return mlp(tiles=tiles) if options["model"] == "mlp" else MODELS[options["model"]]()
 
 
 def add_ranks(parser: Parser, required: bool = True) -> None:

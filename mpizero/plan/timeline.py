@@ -104,6 +104,9 @@ def _settings(options: Options, **more: Any) -> StepSettings:
 
 def _by_hand(options: Options) -> tuple[Setup, Costs, dict[str, Any]]:
     """The step, its durations, and what was asked."""
+    if options["tiles"] != 1:
+        raise ConfigError(f"`tiles` {options['tiles']} cuts the matrices of a model: name one, as by --gpt, or leave "
+                          "it out")
     units = options["units"] or UNITS
     seconds = {name: BY_HAND[name] if options[name] is None else options[name] for name in BY_HAND}
     return set_up(flat(units * GRAIN, units).spec, RANKS, _settings(options, stage="3")), Costs(**seconds), {

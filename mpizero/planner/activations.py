@@ -6,6 +6,8 @@ own storage and, where backward reads them, those of the segment's input and out
 its last reader, and one that two segments saved is counted once. The loss saves the logits (the last x), a few numbers
 a target, and the targets; its backward turns the logits into their own gradient, in place. A kept input is the input's
 own storage, under another kind for as long as it is kept; what it is copied to off the device is another storage.
+Between the parts of a computation x and dy are a storage of their own each, beside that of its input, if backward reads
+that.
 """
 
 from __future__ import annotations
@@ -23,13 +25,26 @@ def storages(value: Value, table: ActivationBytes) -> tuple[Storage, ...]:
     segment, mb, loss = value.index, value.mb, len(table.segments)
     if value == v.saved(loss, mb):
         return value, v.x(loss, mb), v.targets(mb)
-    if value.name is Name.SAVED:
-        kept = table.segments[segment]
-        ends = [(kept.keeps_input, v.x(segment, mb)), (kept.keeps_output, v.x(segment + 1, mb))]
-        return value, *(x for keeps, x in ends if keeps)
     if value.name is Name.KEPT:
         return (v.x(segment, mb),)
+    if value.name in (Name.TARGETS, Name.SHELVED):
+        return (value,)
+    after = segment if value.name is Name.X else segment + 1
+    if _part(after, table):  # between parts
+        return () if value.name is Name.SAVED else (value, *_input(after, mb, table))
+    if value.name is Name.SAVED:
+        return value, *_input(segment, mb, table), *([v.x(after, mb)] if table.segments[segment].keeps_output else [])
     return (v.x(loss, mb),) if value == v.dy(loss - 1, mb) else (value,)
+
+
+def _part(segment: int, table: ActivationBytes) -> int:
+    """How many parts of its computation come before it. 0 of the loss."""
+    return table.segments[segment].part if segment < len(table.segments) else 0
+
+
+def _input(segment: int, mb: int, table: ActivationBytes) -> tuple[Storage, ...]:
+    """Of the computation of which a segment is a part, if backward reads it."""
+    return (v.x(segment - _part(segment, table), mb),) if table.segments[segment].keeps_input else ()
 
 
 def storage_bytes(storage: Storage, table: ActivationBytes) -> int:
@@ -41,7 +56,8 @@ def storage_bytes(storage: Storage, table: ActivationBytes) -> int:
         case Name.X | Name.SHELVED:
             return table.segments[segment - 1].output if segment else table.inputs
         case Name.DY:
-            return table.segments[segment].output
+            upstream = table.segments[segment].upstream
+            return table.segments[segment].output if upstream is None else upstream
         case Name.SAVED:
             return table.loss_kept if segment == loss else table.segments[segment].kept
         case _:

@@ -146,7 +146,7 @@ def gradients_made(deltas: Iterable[Delta]) -> int:
 def walk(actions: Iterable[Action], geometry: Geometry, activations: ActivationBytes | None = None,
          after: Sequence[Action] = ()) -> Iterator[Doing]:
     """Each action, with the bytes that it takes and gives back. after: what has been done before, from rest on."""
-    books = _Books(geometry, activations)
+    books = _Books(geometry, activations, resting(geometry))
     for place, (action, effect, changes) in enumerate(flow([*after, *actions], geometry)):
         room = books.room(effect)
         deltas = [delta for change in changes for delta in books.note(change, effect)]
@@ -188,13 +188,13 @@ class _Books:
     """The storages that values hold, and what the collectives under way do. written: the parameters whose gradient
     holds something, as the executor knows them."""
 
-    def __init__(self, geometry: Geometry, activations: ActivationBytes | None):
+    def __init__(self, geometry: Geometry, activations: ActivationBytes | None, there: Iterable[Value] = ()):
         self.geometry, self.activations = geometry, activations
         # what was begun, by what it sends, carries and updates, with its workspace
         self.under_way: dict[tuple[Send | None, tuple[Carry, ...], int | None], tuple[int, Tier]] = {}
         self.written: set[str] = set()
         self.frozen = {param.name for unit in geometry.wrapping.units if unit.frozen for param in unit.params}
-        self.held: dict[Storage, Delta] = {value: self.size(value) for value in resting(geometry)}
+        self.held: dict[Storage, Delta] = {value: self.size(value) for value in there}
         self.holders: dict[Storage, int] = dict.fromkeys(self.held, 1)
 
     def room(self, effect: Effect) -> Room:

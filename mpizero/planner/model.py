@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+import itertools
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
 
-from mpizero.layout import ActivationBytes, ModelSpec, ParamSpec, SegmentSpec, wrap
+from mpizero.layout import ActivationBytes, ModelSpec, ParamSpec, SegmentBytes, SegmentSpec, wrap
 from mpizero.layout.models import GPTConfig, MLPSizes, gpt_spec, mlp_spec
+from mpizero.layout.parts import in_parts
 from mpizero.papers.activations import pytorch
 from mpizero.text import counted
 
@@ -51,9 +53,16 @@ class PlannedModel:
         """What a microbatch leaves in `program`, one of `programs`. fused_loss: PyTorch's; ours always is."""
         assert program in self.programs, f"{program} of {self.name}"
         if program != OURS and self.gpt is not None:
-            return pytorch(self.gpt, self.shape(batch_size), dtype, eager=program == EAGER, fused_loss=fused_loss)
+            table = pytorch(self.gpt, self.shape(batch_size), dtype, eager=program == EAGER, fused_loss=fused_loss)
+            return replace(table, segments=tuple(self._in_parts(table.segments)))
         assert self.spec.activations is not None
         return self.spec.activations(self.shape(batch_size), dtype)
+
+    def _in_parts(self, computations: Iterable[SegmentBytes]) -> Iterator[SegmentBytes]:
+        """Those of this model's segments, of which several may be parts of one."""
+        groups = itertools.groupby(self.spec.segments, key=lambda segment: segment.of or segment.name)
+        for computation, (_, parts) in zip(computations, groups, strict=True):
+            yield from in_parts(computation, len(list(parts)))
 
     @functools.cached_property
     def forward_flops(self) -> tuple[int, ...]:
@@ -62,16 +71,17 @@ class PlannedModel:
         2 a parameter, of which a tied one counts where it is used last, as a lookup is free; and 4 context h for the
         scores of a block's attention and their sums (6 psi + 12 L h s a step: PaLM, arXiv:2204.02311, appendix B).
         """
-        sizes = self._products(self.spec.params)
+        sizes = self._products(self.spec.pieces)
         if self.gpt is not None:
-            for index in range(1, 1 + self.gpt.layers):
-                sizes[index] += 4 * self.gpt.context * self.gpt.d_model
+            places = {segment.name: index for index, segment in enumerate(self.spec.segments)}
+            for block in (f"h.{index}" for index in range(self.gpt.layers)):
+                sizes[places.get(f"{block}.attn", places.get(block, 0))] += 4 * self.gpt.context * self.gpt.d_model
         return tuple(sizes)
 
     @functools.cached_property
     def backward_flops(self) -> tuple[int, ...]:
         """The same of a backward: twice those of the forward, but for frozen parameters no gradient is computed."""
-        frozen = self._products(param for param in self.spec.params if param.frozen)
+        frozen = self._products(param for param in self.spec.pieces if param.frozen)
         return tuple(2 * forward - less for forward, less in zip(self.forward_flops, frozen, strict=True))
 
     def _products(self, params: Iterable[ParamSpec]) -> list[int]:
@@ -107,16 +117,22 @@ def flat(psi: int, units: int = UNITS) -> PlannedModel:
     return PlannedModel(f"a model of {counted(len(sizes), 'equal unit')}", spec, cut=functools.partial(flat, psi))
 
 
-def gpt(layers: int, d_model: int, heads: int, vocab: int, context: int = 1024, tied: bool = True) -> PlannedModel:
+def gpt(layers: int, d_model: int, heads: int, vocab: int, context: int = 1024, tied: bool = True,
+        tiles: int = 1) -> PlannedModel:
     """GPT-2's parameters and segments, as they are trained."""
     config = GPTConfig(layers, d_model, heads, context, vocab, tied)
-    name = f"GPT-2 of {layers} layers, width {d_model}, {heads} heads, {vocab:,} tokens"
-    return PlannedModel(name, gpt_spec(config), config)
+    name = f"GPT-2 of {layers} layers, width {d_model}, {heads} heads, {vocab:,} tokens{_cut(tiles)}"
+    return PlannedModel(name, gpt_spec(config, tiles), config)
 
 
-def mlp(hidden: int = 96, layers: int = 5, inputs: int = 32, classes: int = 16) -> PlannedModel:
+def mlp(hidden: int = 96, layers: int = 5, inputs: int = 32, classes: int = 16, tiles: int = 1) -> PlannedModel:
     """Linears of widths inputs -> hidden -> ... -> classes, as they are trained."""
-    return PlannedModel(f"MLP of {layers} Linears, width {hidden}", mlp_spec(MLPSizes(hidden, layers, inputs, classes)))
+    spec = mlp_spec(MLPSizes(hidden, layers, inputs, classes), tiles)
+    return PlannedModel(f"MLP of {layers} Linears, width {hidden}{_cut(tiles)}", spec)
+
+
+def _cut(tiles: int) -> str:
+    return f", matrices in {tiles} tiles" if tiles > 1 else ""
 
 
 def blocks(layers: int = 40, d_model: int = 5120, vocab: int = 32_000) -> PlannedModel:

@@ -113,7 +113,7 @@ class Forward:
 @dataclass(frozen=True, slots=True)
 class Recompute:
     """Compute the segment again from the input that was kept, and keep all that its backward needs. onward: its output
-    stays as well, as the kept input of the next segment."""
+    stays as well, as the kept input of the next segment, or what the next part of a computation goes on with."""
 
     segment: int
     mb: int

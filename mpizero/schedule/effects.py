@@ -6,7 +6,7 @@ its execution (`engine.executor`).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, assert_never
 
@@ -14,6 +14,7 @@ from mpizero.layout.geometry import Geometry
 from mpizero.layout.mesh import Axis
 from mpizero.layout.placement import OWNED, REPLICATED, SHARDED, Keep, Placement
 from mpizero.layout.tiers import DEVICE, HOST, NVME, Tier
+from mpizero.layout.wrapping import SegmentUse
 from mpizero.schedule import values as v
 from mpizero.schedule.actions import (
     Action,
@@ -212,9 +213,11 @@ def _compute(action: LoadBatch | Forward | Recompute | Loss | LossBackward | Bac
             keeps = {Save.ALL: (v.saved(segment, mb),), Save.INPUT: (v.kept(segment, mb),), Save.NOTHING: ()}[save]
             return Effect(reads=(*used, x), makes=(y, *keeps), frees=(x,), work=Work("forward", segment))
         case Recompute(segment, mb, onward):
-            used, kept, y = map(v.whole, segments[segment].units), v.kept(segment, mb), v.x(segment + 1, mb)
-            return Effect(reads=(*used, kept), frees=(kept,), during=() if onward else (y,),
-                          makes=(v.saved(segment, mb), *([v.kept(segment + 1, mb)] if onward else [])),
+            used, y = map(v.whole, segments[segment].units), v.x(segment + 1, mb)
+            source, target = again(segments, segment), again(segments, segment + 1)
+            return Effect(reads=(*used, source(segment, mb)), frees=(source(segment, mb),),
+                          during=() if onward else (y,),
+                          makes=(v.saved(segment, mb), *([target(segment + 1, mb)] if onward else [])),
                           work=Work("recompute", segment))
         case Loss(mb, save):
             ends = (v.x(loss, mb), v.targets(mb))
@@ -228,6 +231,11 @@ def _compute(action: LoadBatch | Forward | Recompute | Loss | LossBackward | Bac
                           adds=tuple(map(v.grad, use.trains)), frees=ends, work=Work("backward", segment))
         case _:
             assert_never(action)
+
+
+def again(segments: Sequence[SegmentUse], segment: int) -> Callable[[int, int], Value]:
+    """What a segment is computed again from: what was kept, unless it goes on with what the part before it gives."""
+    return v.x if segment < len(segments) and segments[segment].continues else v.kept
 
 
 def _collective(action: Collective, geometry: Geometry) -> Effect:

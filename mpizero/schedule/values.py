@@ -19,7 +19,8 @@
     grad_fp32[u]   float32 gradient of the block that is updated                     lives inside OptimStep
     new[u]         what an update off the device gives, rounded                      OptimStep, until it is moved
 
-S is the number of segments: the loss comes after the last of them.
+S is the number of segments: the loss comes after the last of them. A computation may be several segments (`of` in
+`layout.spec`): then x[s] and dy[s] between them are all that it holds by then, and the last one saves.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from mpizero.errors import ConfigError
-from mpizero.layout import ModelSpec, ParamSpec, SegmentSpec, wrap
+from mpizero.layout import ModelSpec, ParamSpec, SegmentSpec, named_policy, wrap
 
 SPEC = ModelSpec(
     tuple(ParamSpec(name, (size,)) for name, size in (("wte", 7), ("wpe", 3), ("a.w", 5), ("a.b", 2), ("ln", 1))),
@@ -56,3 +56,30 @@ def test_lists_of_names():
 def test_lists_must_name_each_parameter_once(lists):
     with pytest.raises(ConfigError, match=r"exactly once; look at: (ln|typo|wte)"):
         wrap(SPEC, 1, lists)
+
+
+TILED = ModelSpec(
+    (ParamSpec("in", (3,)), ParamSpec("a.w", (5, 2), tiles=2), ParamSpec("a.b", (2,)), ParamSpec("b.w", (2, 9))),
+    (SegmentSpec("first", ("in",)), SegmentSpec("a[0]", ("a.b", "a.w[0]"), "a"),
+     SegmentSpec("a[1]", ("a.b", "a.w[1]"), "a"), SegmentSpec("b", ("b.w",), "b")))
+
+
+@pytest.mark.parametrize("policy, units", [
+    (None, [["in"], ["a.w[0]"], ["a.w[1]"], ["a.b"], ["b.w"]]),
+    (named_policy("layer", TILED, "float16"), [["in"], ["a.w[0]"], ["a.w[1]"], ["a.b"], ["b.w"]]),
+    (named_policy("10B", TILED, "float16"), [["in", "a.b"], ["a.w[0]"], ["a.w[1]"], ["b.w"]]),
+    ([["in", "a.b", "b.w"]], [["in", "a.b", "b.w"], ["a.w[0]"], ["a.w[1]"]])], ids=str)
+def test_each_tile_is_a_unit_and_the_rest_as_the_policy_says(policy, units):
+    wrapping = wrap(TILED, 2, policy)
+    assert names(wrapping) == units
+    tiles = [tuple(wrapping.units[unit].name for unit in segment.tiles) for segment in wrapping.segments]
+    assert tiles == [(), ("a.w[0]",), ("a.w[1]",), ()]
+    assert [segment.continues for segment in wrapping.segments] == [False, False, True, False]
+    assert wrapping.numel == TILED.psi == 33
+
+
+def test_a_tile_of_a_parameter_is_a_range_of_it():
+    first, second = TILED.pieces[1:3]
+    assert [(tile.shape, tile.begin) for tile in (first, second)] == [((2, 2), 0), ((3, 2), 4)]
+    unit = next(unit for unit in wrap(TILED, 4).units if unit.name == "a.w[1]")
+    assert list(unit.pieces(slice(2, 8))) == [(TILED.params[1], 6, slice(2, 6))]

@@ -43,10 +43,11 @@ def sink(**shapes):
 
 
 def parameters(model, dtype=np.float64, seed=1, noise=0.1):
-    """Initial values plus noise, so that biases and norms are not at their special values."""
+    """Initial values plus noise, so that biases and norms are not at their special values; tile by tile."""
     rng = np.random.default_rng(seed)
     drawn = {p.name: model.initial(p.name, seed) + noise * rng.standard_normal(p.shape) for p in model.spec.params}
-    return {name: value.astype(np.float32).astype(dtype) for name, value in drawn.items()}
+    return {piece.name: drawn[param.name][piece.row:piece.row + piece.shape[0]].astype(np.float32).astype(dtype)
+            for param in model.spec.params for piece in param.cut()}
 
 
 def forward(model, params, x, mem=MEM):

@@ -181,7 +181,7 @@ def assert_segments(model, x, targets, dtype):
     """Each segment, twice: a first microbatch, and one that is added to it. Everything is handed over."""
     mem, facts, written, planned = Ledger(), model.spec.activations(targets.shape, dtype), set(), set()
     params = parameters(model, numpy_dtype(dtype))
-    frozen = {param.name: param.shape for param in model.spec.params if param.frozen}
+    frozen = {param.name: param.shape for param in model.spec.pieces if param.frozen}
     views = {name: np.zeros_like(value) for name, value in params.items() if name not in frozen}
 
     def during(compute, tape):
@@ -194,11 +194,13 @@ def assert_segments(model, x, targets, dtype):
         return result, mem.live_bytes - before
 
     for _ in range(2):
-        held, contexts = [mem.adopt(x.copy(), ACTIVATION)], []  # the only references, as the executor's
+        held, contexts, taken = [mem.adopt(x.copy(), ACTIVATION)], [], 0  # the only references, as the executor's
         for segment, said in zip(model.segments, facts.segments, strict=True):
             (y, context), left = during(lambda: segment.forward(params, held.pop(), mem), said.forward)
             assert left == sum(event.nbytes * {Take: 1, Give: -1}.get(type(event), 0) for event in said.forward)
-            assert left == said.output + said.kept - (0 if said.keeps_input else facts.inputs)
+            taken = taken if said.part else 0 if said.keeps_input else facts.inputs
+            assert left == said.output + said.kept - taken
+            taken = said.output
             held.append(y)
             contexts.append(context)
             del y, context
@@ -229,15 +231,17 @@ def test_segments_of_a_gpt(data):
                        data.draw(st.integers(1, 20)), tied)
     shape = data.draw(st.integers(1, 4)), data.draw(st.integers(1, config.context))
     tokens = np.random.default_rng(0).integers(0, config.vocab, shape)
+    model = gpt(config, tiles=data.draw(st.integers(1, min(3, config.d_model))))
     with small_blocks():
-        assert_segments(frozen_some(data, gpt(config)), tokens, tokens, data.draw(dtypes))
+        assert_segments(frozen_some(data, model), tokens, tokens, data.draw(dtypes))
 
 
 @given(data=st.data())
 @settings(max_examples=60)
 def test_segments_of_an_mlp(data):
     hidden, inputs, classes, n = data.draw(st.tuples(*[SIZES] * 4))
-    model = mlp(hidden, data.draw(st.integers(1, 3)), inputs, classes)
+    layers, most = data.draw(st.integers(1, 3)), min(inputs, hidden, 3)
+    model = mlp(hidden, layers, inputs, classes, tiles=data.draw(st.integers(1, most)))
     with small_blocks():
         assert_segments(frozen_some(data, model), np.ones((n, inputs), np.float32), np.zeros(n, np.int64),
                         data.draw(dtypes))
@@ -256,9 +260,11 @@ def test_a_frozen_output_matrix_needs_no_norm_again():
 ], ids=["many rows", "many words"])
 def test_a_gpt_of_true_size(dtype, config, shape):
     tokens = np.random.default_rng(0).integers(0, config.vocab, shape)
-    assert_segments(gpt(config), tokens, tokens, dtype)
+    for tiles in (1, 3):
+        assert_segments(gpt(config, tiles), tokens, tokens, dtype)
 
 
 @pytest.mark.parametrize("dtype", ITEMSIZE)
 def test_an_mlp_of_true_size(dtype):
-    assert_segments(mlp(), np.ones((65, 32), np.float32), np.zeros(65, np.int64), dtype)
+    for tiles in (1, 5):
+        assert_segments(mlp(tiles=tiles), np.ones((65, 32), np.float32), np.zeros(65, np.int64), dtype)

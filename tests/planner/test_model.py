@@ -69,6 +69,18 @@ def test_operations_of_a_forward():
     assert 3 * sum(untied.forward_flops) == 6 * untied.spec.psi + 12 * 2 * 8 * 6
 
 
+def test_tiles_divide_operations_and_keep_their_sum():
+    """Attention's stand at its own part. What a program keeps is the same as well."""
+    whole, cut = (model.gpt(2, 8, 2, 11, context=6, tiles=tiles) for tiles in (1, 3))
+    assert sum(cut.forward_flops) == sum(whole.forward_flops) and len(cut.forward_flops) == 2 + 2 * (4 * 3 + 1)
+    assert cut.forward_flops[4] == 4 * 6 * 8  # after three tiles of c_attn
+    for program in whole.programs:
+        tables = [each.activations(program, 2, "float16") for each in (whole, cut)]
+        assert len(tables[1].segments) == len(cut.spec.segments)
+        assert tables[0].after_forward == tables[1].after_forward
+    assert sum(model.mlp(tiles=4).forward_flops) == sum(model.mlp().forward_flops)
+
+
 def test_heads_must_divide():
     with pytest.raises(ConfigError, match="use `d_model` 9 or 12"):
         model.gpt(1, 10, 3, 5)

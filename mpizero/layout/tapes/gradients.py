@@ -11,8 +11,11 @@ from mpizero.layout.tapes.matmul import product, tiles
 
 def add_matmul(name: str, p: int, q: int, r: int, dtype: str) -> Tape:
     """A first product is stored by itself; of another, tiles are added."""
-    more = tiles(p, q, r, dtype) + add_rows(min(p, sizes.TILE), min(r, sizes.WIDE), dtype)
-    return (Add(name, product(p, q, r, dtype), more),)
+    return (Add(name, product(p, q, r, dtype), add_product(p, q, r, dtype)),)
+
+
+def add_product(p: int, q: int, r: int, dtype: str) -> int:
+    return tiles(p, q, r, dtype) + add_rows(min(p, sizes.TILE), min(r, sizes.WIDE), dtype)
 
 
 def add_rows(rows: int, width: int, dtype: str) -> int:

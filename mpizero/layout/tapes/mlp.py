@@ -11,8 +11,8 @@ DATA = "float32"  # of features
 
 
 def linear_segment(n: int, k: int, m: int, dtype: str, first: bool) -> Tape:
-    stored = _stored(n * k, dtype) if first else ()
-    return *stored, Take(n * m * ITEMSIZE[dtype]), *linear(n, k, m, dtype)
+    begun = stored(n * k, dtype) if first else ()
+    return *begun, Take(n * m * ITEMSIZE[dtype]), *linear(n, k, m, dtype)
 
 
 def linear_segment_backward(n: int, k: int, m: int, dtype: str, name: str, first: bool, last: bool) -> Tape:
@@ -23,7 +23,7 @@ def linear_segment_backward(n: int, k: int, m: int, dtype: str, name: str, first
     return *relu, *linear_backward_params(n, k, m, dtype, name)
 
 
-def _stored(numel: int, dtype: str) -> Tape:
+def stored(numel: int, dtype: str) -> Tape:
     """Data of another dtype than the parameters' are cast, and die: nobody else holds them."""
     if dtype == DATA:
         return ()

@@ -66,8 +66,7 @@ class Gradients:
         if name not in self.written:
             matmul(a, b, view, mem)
         else:
-            for rows, columns, tile in tiles(a, b, mem):
-                add_rows(view[rows, columns], tile, mem)
+            add_product(view, a, b, mem)
         self.written.add(name)
 
     def zeroed(self, name: str) -> Array:
@@ -80,6 +79,12 @@ class Gradients:
             view.fill(0)
             self.written.add(name)
         return view
+
+
+def add_product(out: Array, a: Array, b: Array, mem: Allocator) -> None:
+    """out = round(out + a @ b), tile by tile. a (p,q), b (q,r), out (p,r)."""
+    for rows, columns, tile in tiles(a, b, mem):
+        add_rows(out[rows, columns], tile, mem)
 
 
 def add_rows(out: Array, values: Array, mem: Allocator) -> None:

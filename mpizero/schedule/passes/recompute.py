@@ -17,14 +17,15 @@ Group = list[int]  # segments that follow one another, of which the first alone 
 
 def recompute(actions: Iterable[Action], segments: Sequence[SegmentUse], interval: int = 1) -> list[Action]:
     """Of `interval` segments in a row the first keeps its input, and the others nothing; before the first of their
-    backwards all are computed again, in order.
+    backwards all are computed again, in order. The parts of a computation count as one segment.
 
     The first segment of a model and the last stay as they are: the input of the one is the batch, and the backward of
     the other begins where its forward has ended. A unit is still gathered once in backward, for both, so those of
-    `interval` segments are gathered at once. Goes before passes that move gathers.
+    `interval` segments are gathered at once; but tiles are gathered for either, or nothing would be won by them. Goes
+    before passes that move gathers.
     """
-    between = [segment.index for segment in segments[1:-1] if segment.backward]
-    groups = [between[i:i + interval] for i in range(0, len(between), interval)]
+    between = [parts for parts in _computations(segments)[1:-1] if segments[parts[0]].backward]
+    groups = [sum(between[i:i + interval], []) for i in range(0, len(between), interval)]
     keeps = {segment: Save.INPUT if segment == group[0] else Save.NOTHING for group in groups for segment in group}
     begun = {group[-1]: group for group in groups}  # by the segment whose backward comes first
     actions, out, again = list(actions), list[Action](), set[tuple[int, int]]()
@@ -45,11 +46,24 @@ def recompute(actions: Iterable[Action], segments: Sequence[SegmentUse], interva
     return out
 
 
+def _computations(segments: Sequence[SegmentUse]) -> list[Group]:
+    """The segments that are each parts of one."""
+    found: list[Group] = []
+    for segment in segments:
+        if segment.continues:
+            found[-1].append(segment.index)
+        else:
+            found.append([segment.index])
+    return found
+
+
 def _computed_again(before: list[Action], backwards: list[Action], group: Group, segments: Sequence[SegmentUse],
                     mb: int) -> list[Action]:
     """`before`, then the recompute of a group and its `backwards`, whose gathers go in front of the Recompute that
-    first reads the unit. What one backward frees and a later one gathers anew stays gathered."""
-    reader = {unit: segment for segment in reversed(group) for unit in segments[segment].units}
+    first reads the unit. What one backward frees and a later one gathers anew stays gathered. Tiles do not, but for
+    that of the last segment, whose backward comes next."""
+    passing = {unit: segment for segment in group[:-1] for unit in segments[segment].tiles}
+    reader = {unit: segment for segment in reversed(group) for unit in segments[segment].units if unit not in passing}
     ahead = len(before)
     while ahead and isinstance(before[ahead - 1], Gather):
         ahead -= 1
@@ -67,7 +81,10 @@ def _computed_again(before: list[Action], backwards: list[Action], group: Group,
                 gathers.append(action)
         else:
             rest.append(action)
+    alone = [action for action in rest if isinstance(action, Gather) and action.unit in passing]
     for segment in group:
-        out += [gather for gather in gathers if reader[gather.unit] == segment]
+        here = [gather for gather in alone if passing[gather.unit] == segment]
+        out += [*(gather for gather in gathers if reader[gather.unit] == segment), *here]
         out.append(Recompute(segment, mb, onward=segment != group[-1]))
+        out += [Reshard(gather.unit) for gather in here]
     return out + rest
