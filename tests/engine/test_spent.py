@@ -14,9 +14,14 @@ from mpizero.engine.job import prepare
 from mpizero.engine.spent import PARTS, added, seconds_by
 from mpizero.engine.summary import summarise
 from mpizero.engine.trainer import evaluate_loss, run_steps
+from mpizero.layout import DEVICE, HOST
+from mpizero.memory.links import Moved
 from mpizero.schedule.actions import Agree, Backward, Forward, OptimStep, Recompute
 
 MLP = TrainConfig(steps=6, hidden=16, batch_size=4)
+
+
+MOVED = Moved("device-host", DEVICE, HOST, "grad", "u", 8, 0.0, seconds=0.5, exposed=0.25)
 
 
 def record(seconds: float, waited: float) -> Record:
@@ -25,8 +30,9 @@ def record(seconds: float, waited: float) -> Record:
 
 def test_parts_by_hand():
     spent = {Forward: 0.75, Recompute: 0.25, Backward: 2.0, OptimStep: 0.5, Agree: 0.75}
-    parts = seconds_by(spent, [record(0.5, 0.125), record(0.25, 0.25)], 6.0)
-    assert parts == {"compute": 3.0, "update": 0.5, "communication": 0.375, "waiting": 0.375, "rest": 1.75}
+    parts = seconds_by(spent, [record(0.5, 0.125), record(0.25, 0.25)], [MOVED], 6.0)
+    assert parts == {"compute": 3.0, "update": 0.5, "communication": 0.375, "waiting": 0.375,
+                     "moving": 0.25, "rest": 1.5}
     assert added(added({}, parts), parts) == {part: 2 * seconds for part, seconds in parts.items()}
 
 
