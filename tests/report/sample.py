@@ -31,7 +31,8 @@ from mpizero.schedule.effects import Work
 from tests.schedule.toys import chain
 
 # of each kind of work, for each element
-SECONDS = {"forward": 2e-9, "recompute": 2e-9, "backward": 4e-9, "optim_step": 4e-9}
+SECONDS = {"forward": 2e-9, "recompute": 2e-9, "backward": 4e-9, "optim_step": 4e-9, "download": 1e-9, "upload": 1e-9,
+           "download_kept": 1e-9, "upload_kept": 1e-9}
 OTHER_SECONDS = {LoadBatch: 2e-6, Loss: 4e-6, LossBackward: 3e-6}
 BYTES_A_SECOND = 4e8
 

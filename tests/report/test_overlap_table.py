@@ -17,7 +17,7 @@ def collective(begin, end, exposed, group="shard", op="all_gather", unit="s0"):
 
 def rank(number, collectives, actions=()):
     return {"rank": number, "host": "h", "groups": {"replicate": [number], "shard": [0, 1]}, "actions": list(actions),
-            "collectives": collectives, "moves": [], "clock_uncertainty_s": 0.0}
+            "collectives": collectives, "moves": [], "updates": [], "clock_uncertainty_s": 0.0}
 
 
 RANKS = [rank(0, [collective(0, 4, 1), collective(3, 6, 2)]), rank(1, [collective(1, 4, 3), collective(2, 7, 0)])]
