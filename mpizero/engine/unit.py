@@ -22,13 +22,14 @@ from mpizero.comm import (Collective, Mesh, Stream, begin_all_gather, begin_all_
                           begin_reduce_scatter)
 from mpizero.dtypes import numpy_dtype
 from mpizero.engine.beside import Beside, Host
-from mpizero.layout import DEVICE, MASTER, OWNED, REPLICATED, SHARDED, Axis, Geometry, Keep, Tier
+from mpizero.layout import DEVICE, MASTER, OWNED, REPLICATED, SHARDED, UPDATE_BLOCK, Axis, Geometry, Keep, Tier
 from mpizero.memory.kinds import GRAD, OPTIM, PARAM, UNSHARDED_GRAD, UNSHARDED_PARAM
 from mpizero.memory.ledger import Ledger
 from mpizero.memory.links import Transfer
 from mpizero.optim import ALONE, Optimizer, Workers
 
 Array = np.ndarray
+THREADED = 2 * UPDATE_BLOCK  # elements; of fewer an update is over before threads are awake
 
 
 @dataclass(frozen=True)
@@ -304,9 +305,10 @@ class Unit:
         out = self.updated_param if self.has_master else None
         if self.placement.apart:
             out = self.new = self.home.empty(master.size, self.dtype, PARAM)
+        workers = update.workers if master.size >= THREADED else ALONE
         return update.optimizer.prepared(master, self.states, grad, lr=update.lr, step=update.step,
                                          factor=update.factor, mem=self.home, out=out,
-                                         decayed=self.layout.decayed(kept), workers=update.workers)
+                                         decayed=self.layout.decayed(kept), workers=workers)
 
     def store_param(self) -> None:
         """What a late update gave, into the parameters that are kept on its tier."""

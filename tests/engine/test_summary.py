@@ -32,9 +32,10 @@ def test_peaks_are_of_what_ran_before(group, stage):
 
 
 def test_steps_off_their_plan_are_counted(group, monkeypatch):
-    planned = prepare(MLP, group).planned_sent
+    planned = Job.planned
     for more in (0, 2):
-        monkeypatch.setattr(Job, "planned_sent", {skipped: sent + more for skipped, sent in planned.items()})
+        monkeypatch.setattr(Job, "planned", lambda job, course: (planned(job, course)[0] + more,
+                                                                 planned(job, course)[1]))
         job = prepare(MLP, group)
         rows = summarise(job, run_steps(job))["traffic"]
         assert [row["steps_off_plan"] for row in rows] == [MLP.steps if more else 0] * group.size
@@ -63,7 +64,7 @@ def test_bytes_between_hosts_are_counted_as_planned(world, hosts, stage, shards,
 def test_the_most_within_an_action_by_kind(group):
     """Temporaries of operators and the gradient being updated live within actions alone."""
     job = prepare(replace(MLP, steps=1, log="where actions are timed"), group)
-    _, actions, _ = run_steps(job).traced
+    actions = run_steps(job).traced.actions
     assert all(sum(each.peak_live.values()) == each.peak_bytes >= sum(each.live.values()) for each in actions)
     assert not any(each.live["workspace"] or each.live["grad_fp32"] for each in actions)
     most = {kind: max(each.peak_live[kind] for each in actions) for kind in job.ledger.live}
@@ -97,8 +98,7 @@ def test_clocks_of_hosts_are_brought_together(group, monkeypatch):
         monkeypatch.setattr(time, "perf_counter", lambda: truth() + ahead)
     group.hosts = ("one",) * (group.size - 1) + ("other",)
     job = prepare(replace(MLP, steps=1, log="where messages are timed"), group)
-    step, actions, records = run_steps(job).traced
-    ranks = trace(job, step, actions, records)["ranks"]
+    ranks = trace(job, *run_steps(job).traced)["ranks"]
     assert [rank["host"] for rank in ranks] == list(job.world.hosts)
     begins = [row["begin_s"] for rank in ranks for row in (*rank["actions"], *rank["collectives"])]
     ends = [message["end_s"] for rank in ranks for row in rank["collectives"] for message in row["arrivals"]]
