@@ -14,6 +14,7 @@ from mpizero.comm import Polled, Stream
 from mpizero.data import Batch
 from mpizero.engine import moves
 from mpizero.engine.agreement import Agreed
+from mpizero.engine.bucket import reduce_bucket
 from mpizero.engine.task import Task
 from mpizero.engine.unit import Pending, Unit, Update
 from mpizero.errors import ConfigError
@@ -27,12 +28,14 @@ from mpizero.schedule.actions import (
     Action,
     Agree,
     AllGatherParam,
+    AllReduceBucket,
     AllReduceGrad,
     AllReduceShard,
     AwaitFree,
     Backward,
     Begin,
     Broadcast,
+    Bucket,
     DownloadGrad,
     End,
     FetchParam,
@@ -47,6 +50,7 @@ from mpizero.schedule.actions import (
     Phase,
     Recompute,
     ReduceGrad,
+    ReduceScatterBucket,
     ReduceScatterGrad,
     Reshard,
     Save,
@@ -54,6 +58,7 @@ from mpizero.schedule.actions import (
     Unshard,
     UploadGrad,
     UploadParam,
+    bucket_name,
     show,
 )
 from mpizero.schedule.values import Value
@@ -150,11 +155,13 @@ class Executor:
                                                for tier, ledger in self.tiers.items() if tier is not DEVICE}))
 
     def _label(self, action: Any) -> str:
-        """The name of the segment or unit that the action is about; "" if of neither."""
+        """The name of the segment, unit or bucket that the action is about; "" if of none."""
         if isinstance(action, Begin | End):
             return self._label(action.action)
         if hasattr(action, "segment"):
             return self.segments[action.segment].name
+        if isinstance(action, Bucket):
+            return bucket_name(action.pieces)
         return self.units[action.unit].layout.name if hasattr(action, "unit") else ""
 
     # -- values -------------------------------------------------------------------------------------------------------
@@ -245,6 +252,8 @@ class Executor:
         """What can be begun, not yet under way."""
         if isinstance(action, Move):
             return MOVES[type(action)](self.units[action.unit], self.links)
+        if isinstance(action, Bucket):
+            return reduce_bucket(self.units, action)
         return COLLECTIVES[type(action)](self.units[action.unit], action.axis)
 
     def _go(self, action: Going) -> None:
@@ -298,5 +307,5 @@ EXECUTE: dict[type, Callable[[Executor, Any], None]] = {
     AwaitFree: lambda run, action: None,  # whoever computes has nothing under way
     Begin: Executor._begin,
     End: Executor._end,
-    **dict.fromkeys((*COLLECTIVES, *MOVES), Executor._go),
+    **dict.fromkeys((*COLLECTIVES, ReduceScatterBucket, AllReduceBucket, *MOVES), Executor._go),
 }

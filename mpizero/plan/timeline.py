@@ -105,7 +105,7 @@ def _settings(options: Options, **more: Any) -> StepSettings:
 def _by_hand(options: Options) -> tuple[Setup, Costs, dict[str, Any]]:
     """The step, its durations, and what was asked."""
     units = options["units"] or UNITS
-    seconds = {name: BY_HAND[name] if options[name] is None else options[name] for name in BY_HAND}
+    seconds: dict[str, Any] = {name: BY_HAND[name] if options[name] is None else options[name] for name in BY_HAND}
     return set_up(flat(units * GRAIN, units).spec, RANKS, _settings(options, stage="3")), Costs(**seconds), {
         "model": None, **seconds}
 

@@ -9,6 +9,7 @@ from mpizero.dtypes import reduction
 from mpizero.errors import ConfigError
 from mpizero.layout import (
     ADAM,
+    OWNED,
     REPLICATED,
     Geometry,
     MeshShape,
@@ -43,7 +44,7 @@ class StepSettings:
 
     The others are passes, `overlap` that of overlapped; a depth of 0, a limit or an offload of None leaves the list as
     it is. offload: as `layout.tiers.parse_offload` reads it. recompute_interval: segments in a row that `recompute`
-    computes again from one input.
+    computes again from one input. bucket_size: as `passes.parse_bucket` reads it; None: each unit is reduced alone.
     """
 
     stage: str = "2"
@@ -58,6 +59,7 @@ class StepSettings:
     offload: str | None = None
     recompute: bool = False
     recompute_interval: int = 1
+    bucket_size: str | None = None
 
     def __post_init__(self) -> None:
         """ConfigError for values that can never work."""
@@ -73,6 +75,11 @@ class StepSettings:
         if self.recompute_interval != 1 and not self.recompute:
             raise ConfigError(f"`recompute_interval` {self.recompute_interval} says how many segments share the input "
                               "that `recompute` keeps: add that, or leave this out")
+        if self.bucket_size is not None:
+            passes.parse_bucket(self.bucket_size)  # raises
+            if self.placement.optim is OWNED:
+                raise ConfigError(f"`bucket_size` has no meaning at `stage` {self.stage}: a gradient goes to the owner "
+                                  "of its unit, and a bucket of several units has none; use `stage` 3, or leave it out")
         if not self.shards and self.shard_size not in (None, 1):
             raise ConfigError(f"`stage` {self.stage} shards nothing, so `shard_size` {self.shard_size} has no meaning: "
                               "use `stage` 1, 2 or 3, or leave it out")
@@ -153,6 +160,8 @@ def schedule(strategy: Strategy, geometry: Geometry, settings: StepSettings) -> 
         actions = passes.forward_prefetch(actions, settings.forward_prefetch)
         if limit:
             actions = passes.limit_all_gathers(actions, limit, wrapping.segments)
+        if settings.bucket_size is not None:
+            actions = passes.bucketed(actions, geometry, passes.parse_bucket(settings.bucket_size))
         actions = passes.without_lone_collectives(passes.offloaded(actions, geometry.placement.tiers), mesh)
         return passes.overlapped(actions, geometry) if settings.overlap else actions
 

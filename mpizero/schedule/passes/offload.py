@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from itertools import pairwise
+from itertools import takewhile
+from typing import TypeGuard
 
 from mpizero.layout.tiers import DEVICE, Tiers
 from mpizero.schedule.actions import (
@@ -11,11 +12,11 @@ from mpizero.schedule.actions import (
     AllGatherParam,
     AllReduceGrad,
     AllReduceShard,
+    Bucket,
     DownloadGrad,
     FetchParam,
     FreeGrad,
     OptimStep,
-    Phase,
     ReduceGrad,
     ReduceScatterGrad,
     Unshard,
@@ -24,7 +25,6 @@ from mpizero.schedule.actions import (
 )
 
 Reduction = ReduceScatterGrad | ReduceGrad | AllReduceGrad
-NOTHING = Phase("end")
 
 
 def offloaded(actions: Iterable[Action], tiers: Tiers) -> list[Action]:
@@ -45,7 +45,7 @@ def offloaded(actions: Iterable[Action], tiers: Tiers) -> list[Action]:
 def _updates_away(actions: list[Action], params: bool) -> Iterator[Action]:
     """params: whether these rest on the device."""
     away: set[int] = set()  # units of whose gradient something is there already
-    for action, following in pairwise([*actions, NOTHING]):
+    for place, action in enumerate(actions):
         if isinstance(action, AllReduceShard):
             if action.unit in away:
                 yield from (DownloadGrad(action.unit), UploadGrad(action.unit))
@@ -53,13 +53,25 @@ def _updates_away(actions: list[Action], params: bool) -> Iterator[Action]:
             away.add(action.unit)
             continue
         yield action
-        if isinstance(action, Reduction) and following != AllReduceShard(action.unit):
-            yield DownloadGrad(action.unit)
-            away.add(action.unit)
+        if units := _summed(action):
+            to_come = {each.unit for each in takewhile(_across_replicas, actions[place + 1:])}
+            yield from (DownloadGrad(unit) for unit in units if unit not in to_come)
+            away.update(unit for unit in units if unit not in to_come)
         elif isinstance(action, OptimStep) and params:
             yield UploadParam(action.unit)
         elif isinstance(action, FreeGrad):
             away.discard(action.unit)
+
+
+def _summed(action: Action) -> tuple[int, ...]:
+    """The units whose whole gradient it reduces, or the last piece of it."""
+    if isinstance(action, Bucket):
+        return tuple(piece.unit for piece in action.pieces if piece.last)
+    return (action.unit,) if isinstance(action, Reduction) else ()
+
+
+def _across_replicas(action: Action) -> TypeGuard[AllReduceShard]:
+    return isinstance(action, AllReduceShard)
 
 
 def _fetched(action: Action) -> tuple[Action, ...]:
