@@ -126,12 +126,12 @@ class TrainConfig:
                                             type=int, metavar="K")
     overlap: str = _option("auto", "collectives go on while a rank computes: on, off, or where ranks are on several "
                            "hosts (auto)", choices=["auto", "on", "off"])
-    recompute: bool = _option(False, "keep the inputs of segments alone, and compute the rest again in backward: memory "
-                              "for a third more computing", action="store_true")
-    recompute_interval: int = _option(1, "keep the input of every K-th segment: fewer inputs, but at stage 3 K units are "
-                                      "gathered at once (1)", type=int, metavar="K")
-    bucket_size: str | None = _option(None, "reduce gradients through one buffer of this size, as in 25MiB: small units "
-                                      "share it, a large one is cut; all: one of the model's size (each unit alone)",
+    recompute: bool = _option(False, "keep the inputs of segments alone, and compute the rest again in backward: a "
+                              "third more computing for less memory", action="store_true")
+    recompute_interval: int = _option(1, "with it, the input of every K-th segment alone; stage 3 then gathers K units "
+                                      "at once in backward (1)", type=int, metavar="K")
+    bucket_size: str | None = _option(None, "reduce gradients through one buffer of this size, as in 25MiB: small "
+                                      "units share it, a large one is cut; all: of the model's size (each unit alone)",
                                       metavar="SIZE")
     dtype: str = _option("float16", "of parameters, activations and gradients",
                          type=full_name, choices=DTYPES)

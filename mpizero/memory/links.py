@@ -69,8 +69,9 @@ def make_links(limits: Mapping[Way, float], poll: Callable[[], None]) -> dict[Wa
 
 @final
 class Link:
-    """One way between two tiers, of the link that `name` names in both directions. rate: bytes a second at most; None: as fast as it goes. poll: called now and then by a
-    rank that waits. records: of moves that are over, until somebody clears them."""
+    """One way between two tiers, of the link that `name` names in both directions. rate: bytes a second at most; None:
+    as fast as it goes. poll: called now and then by a rank that waits. records: of moves that are over, until somebody
+    clears them."""
 
     def __init__(self, name: str, way: Way, rate: float | None = None, poll: Callable[[], None] = lambda: None):
         self.name, self.way, self.rate, self.poll = name, way, rate, poll

@@ -18,7 +18,8 @@ from mpizero.schedule.actions import (
 from mpizero.schedule.effects import Work
 
 Seconds = float | Sequence[float]
-OF_SEGMENTS = ("forward", "backward", "recompute")  # kinds of work; the others are of units
+# kinds of work; the others are of units
+OF_SEGMENTS = ("forward", "backward", "recompute", "download_kept", "upload_kept")
 OF_UNITS = ("all_gather", "reduce_scatter", "all_reduce", "all_reduce_shard", "optim_step", "broadcast", "reduce",
             "download", "upload")
 
@@ -39,6 +40,8 @@ class Costs:
     reduce: Seconds = 0.0
     download: Seconds = 0.0  # to the host, of this rank's part
     upload: Seconds = 0.0
+    download_kept: Seconds = 0.0  # of a segment
+    upload_kept: Seconds = 0.0
     recompute: Seconds | None = None
     # of a reduction, what does not depend on its size: a bucket of several units takes it once
     reduce_scatter_start: float = 0.0

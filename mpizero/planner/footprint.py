@@ -26,7 +26,7 @@ from mpizero.memory.kinds import (
 from mpizero.planner.activations import Storage, storage_bytes, storages
 from mpizero.planner.workspace import tape_of, workspace
 from mpizero.schedule.actions import Action, Backward, Forward, Loss, LossBackward, Phase, Recompute
-from mpizero.schedule.effects import Became, Change, Effect, Freed, Made, flow, resting, tier_of
+from mpizero.schedule.effects import Became, Carry, Change, Effect, Freed, Made, Send, flow, resting, tier_of
 from mpizero.schedule.values import Name, Value
 
 Computation = Forward | Recompute | Loss | LossBackward | Backward
@@ -66,12 +66,13 @@ class Doing(NamedTuple):
 @dataclass(frozen=True)
 class Point:
     """A tier after one action, by kind; activations only where the plan knows them. peak_bytes: of model states, during
-    it. device_bytes: of all kinds, during it."""
+    it. device_bytes: of all kinds, during it. inside: as of `Doing`."""
 
     action: Action
     live: dict[str, int]
     peak_bytes: int
     device_bytes: int
+    inside: int | None
 
 
 @dataclass
@@ -101,7 +102,7 @@ class MemoryPlan:
 def plan_memory(actions: Iterable[Action], geometry: Geometry, activations: ActivationBytes | None = None,
                 tier: Tier = DEVICE) -> MemoryPlan:
     """Walk `actions` (whole steps, from rest to rest). activations: of a microbatch; None leaves them out. tier: whose
-    bytes; other tiers than the device hold no activations."""
+    bytes."""
     live = dict.fromkeys(MODEL_STATE, 0) | at_rest(geometry, tier)
     rest = sum(live.values())
     plan = MemoryPlan(at_rest=dict(live), peak_by_kind=dict(live), peak_bytes=rest, device_peak_bytes=rest,
@@ -134,7 +135,7 @@ def _play(doing: Doing, live: dict[str, int], peak_by_kind: dict[str, int]) -> P
             peak_by_kind[kind] = max(peak_by_kind[kind], live[kind])
         if doing.inside is None:
             device = max(device, everything)
-    return Point(doing.action, dict(live), most_states, max(device, everything))
+    return Point(doing.action, dict(live), most_states, max(device, everything), doing.inside)
 
 
 def gradients_made(deltas: Iterable[Delta]) -> int:
@@ -170,9 +171,9 @@ def at_rest(geometry: Geometry, tier: Tier = DEVICE) -> dict[str, int]:
     return live
 
 
-def value_bytes(value: Value, geometry: Geometry) -> int:
-    """Of a value of a unit, as a rank holds it."""
-    return _Books(geometry, None).size(value).nbytes
+def value_bytes(value: Value, geometry: Geometry, activations: ActivationBytes | None = None) -> int:
+    """Of a value that moves, as a rank holds it. activations: without, those of kept inputs are left out."""
+    return _Books(geometry, activations).size(value).nbytes
 
 
 def fullest_and_emptiest(geometry: Geometry) -> tuple[Geometry, Geometry]:
@@ -188,7 +189,8 @@ class _Books:
 
     def __init__(self, geometry: Geometry, activations: ActivationBytes | None):
         self.geometry, self.activations = geometry, activations
-        self.under_way: dict[Effect, tuple[int, Tier]] = {}  # what was begun, with its workspace
+        # what was begun, by what it sends and carries, with its workspace
+        self.under_way: dict[tuple[Send | None, tuple[Carry, ...]], tuple[int, Tier]] = {}
         self.written: set[str] = set()
         self.frozen = {param.name for unit in geometry.wrapping.units if unit.frozen for param in unit.params}
         self.held: dict[Storage, Delta] = {value: self.size(value) for value in resting(geometry)}
@@ -197,11 +199,11 @@ class _Books:
     def room(self, effect: Effect) -> Room:
         """What an action takes beside its values. To be asked before these are noted."""
         if effect.ends is not None:
-            return Room(0, *self.under_way.pop(effect.ends))
+            return Room(0, *self.under_way.pop((effect.ends.sends, effect.ends.carries)))
         accumulate = any(sums.target in self.held for sums in effect.sums)
         taken, tier = workspace(effect, self.geometry, accumulate)
         if effect.begins is not None:
-            self.under_way[effect.begins] = taken, tier
+            self.under_way[effect.begins.sends, effect.begins.carries] = taken, tier
             return Room(taken, 0, tier)
         return Room(taken, taken, tier)
 
@@ -290,6 +292,8 @@ class _Books:
                 return GRAD, geometry.sum_itemsize * geometry.kept(unit, extent)
             case Name.GRAD_FP32:
                 return GRAD_FP32, 4 * update_block_numel(geometry.kept(unit, placement.optim))
+            case Name.SHELVED:
+                return KEPT_INPUT, 0 if self.activations is None else storage_bytes(storage, self.activations)
             case _:
                 assert self.activations is not None
                 return ACTIVATION, storage_bytes(storage, self.activations)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from itertools import takewhile
-from typing import TypeGuard
+from itertools import islice
 
 from mpizero.layout.tiers import DEVICE, Tiers
 from mpizero.schedule.actions import (
@@ -12,15 +11,22 @@ from mpizero.schedule.actions import (
     AllGatherParam,
     AllReduceGrad,
     AllReduceShard,
+    Backward,
     Bucket,
     DownloadGrad,
+    DownloadKept,
     FetchParam,
+    Forward,
     FreeGrad,
+    LossBackward,
     OptimStep,
+    Recompute,
     ReduceGrad,
     ReduceScatterGrad,
+    Save,
     Unshard,
     UploadGrad,
+    UploadKept,
     UploadParam,
 )
 
@@ -32,11 +38,14 @@ def offloaded(actions: Iterable[Action], tiers: Tiers) -> list[Action]:
 
     What a reduction leaves goes to the optimizer's states at once, and is added there to what is there of earlier
     microbatches. Across replicas the sum of all of them is made on the device, for which it comes back. What an update
-    gives comes up right after it; parameters that rest elsewhere come up whenever they are gathered.
+    gives comes up right after it; parameters that rest elsewhere come up whenever they are gathered. A kept input
+    leaves as soon as its segment is computed, and comes back one backward ahead.
     """
     actions = list(actions)
     if tiers.optimizer is not DEVICE:
         actions = list(_updates_away(actions, params=tiers.params is DEVICE))
+    if tiers.checkpoints is not DEVICE:
+        actions = _shelved(actions)
     if tiers.params is not DEVICE:
         actions = [each for action in actions for each in _fetched(action)]
     return actions
@@ -54,7 +63,7 @@ def _updates_away(actions: list[Action], params: bool) -> Iterator[Action]:
             continue
         yield action
         if units := _summed(action):
-            to_come = {each.unit for each in takewhile(_across_replicas, actions[place + 1:])}
+            to_come = set(_across_replicas(islice(actions, place + 1, None)))
             yield from (DownloadGrad(unit) for unit in units if unit not in to_come)
             away.update(unit for unit in units if unit not in to_come)
         elif isinstance(action, OptimStep) and params:
@@ -70,8 +79,28 @@ def _summed(action: Action) -> tuple[int, ...]:
     return (action.unit,) if isinstance(action, Reduction) else ()
 
 
-def _across_replicas(action: Action) -> TypeGuard[AllReduceShard]:
-    return isinstance(action, AllReduceShard)
+def _across_replicas(actions: Iterable[Action]) -> Iterator[int]:
+    """The units that are summed there at once."""
+    for action in actions:
+        if not isinstance(action, AllReduceShard):
+            return
+        yield action.unit
+
+
+def _shelved(actions: list[Action]) -> list[Action]:
+    """With kept inputs that leave the device meanwhile."""
+    out: list[Action] = []
+    away: set[tuple[int, int]] = set()
+    for action in actions:
+        if isinstance(action, Recompute) and (action.segment, action.mb) in away:
+            ahead = next(i for i in reversed(range(len(out))) if isinstance(out[i], Backward | LossBackward))
+            out.insert(ahead, UploadKept(action.segment, action.mb))
+            away.discard((action.segment, action.mb))
+        out.append(action)
+        if isinstance(action, Forward) and action.save is Save.INPUT:
+            out.append(DownloadKept(action.segment, action.mb))
+            away.add((action.segment, action.mb))
+    return out
 
 
 def _fetched(action: Action) -> tuple[Action, ...]:
