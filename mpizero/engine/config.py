@@ -134,6 +134,9 @@ class TrainConfig:
                               "third more computing for less memory", action="store_true")
     recompute_interval: int = _option(1, "with it, the input of every K-th segment alone; stage 3 then gathers K units "
                                       "at once in backward (1)", type=int, metavar="K")
+    bucket_size: str | None = _option(None, "reduce gradients through one buffer of this size, as in 25MiB: small "
+                                      "units share it, a large one is cut; all: of the model's size (each unit alone)",
+                                      metavar="SIZE")
     dtype: str = _option("float16", "of parameters, activations and gradients",
                          type=full_name, choices=DTYPES)
     reduce_dtype: str | None = _option(None, "what gradients are sent as to be summed over ranks (as dtype)",

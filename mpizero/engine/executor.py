@@ -15,6 +15,7 @@ from mpizero.data import Batch
 from mpizero.engine import moves
 from mpizero.engine.agreement import Agreed
 from mpizero.engine.beside import Host
+from mpizero.engine.bucket import reduce_bucket
 from mpizero.engine.shelf import Shelf
 from mpizero.engine.task import Task
 from mpizero.engine.unit import Pending, Unit, Update
@@ -29,12 +30,14 @@ from mpizero.schedule.actions import (
     Action,
     Agree,
     AllGatherParam,
+    AllReduceBucket,
     AllReduceGrad,
     AllReduceShard,
     AwaitFree,
     Backward,
     Begin,
     Broadcast,
+    Bucket,
     DownloadGrad,
     DownloadKept,
     End,
@@ -52,6 +55,7 @@ from mpizero.schedule.actions import (
     Phase,
     Recompute,
     ReduceGrad,
+    ReduceScatterBucket,
     ReduceScatterGrad,
     Reshard,
     Save,
@@ -61,6 +65,7 @@ from mpizero.schedule.actions import (
     UploadGrad,
     UploadKept,
     UploadParam,
+    bucket_name,
     show,
 )
 from mpizero.schedule.effects import again
@@ -160,11 +165,13 @@ class Executor:
                                                for tier, ledger in self.tiers.items() if tier is not DEVICE}))
 
     def _label(self, action: Any) -> str:
-        """The name of the segment or unit that the action is about; "" if of neither."""
+        """The name of the segment, unit or bucket that the action is about; "" if of none."""
         if isinstance(action, Begin | End):
             return self._label(action.action)
         if hasattr(action, "segment"):
             return self.segments[action.segment].name
+        if isinstance(action, Bucket):
+            return bucket_name(action.pieces)
         return self.units[action.unit].layout.name if hasattr(action, "unit") else ""
 
     # -- values -------------------------------------------------------------------------------------------------------
@@ -259,6 +266,8 @@ class Executor:
             return KEPT[type(action)](self, action)
         if isinstance(action, MoveState):
             return MOVES[type(action)](self.units[action.unit], self.links)
+        if isinstance(action, Bucket):
+            return reduce_bucket(self.units, action)
         return COLLECTIVES[type(action)](self.units[action.unit], action.axis)
 
     def _go(self, action: Going) -> None:
@@ -345,5 +354,5 @@ EXECUTE: dict[type, Callable[[Executor, Any], None]] = {
     AwaitFree: lambda run, action: None,  # whoever computes has nothing under way
     Begin: Executor._begin,
     End: Executor._end,
-    **dict.fromkeys((*COLLECTIVES, *MOVES, *KEPT), Executor._go),
+    **dict.fromkeys((*COLLECTIVES, ReduceScatterBucket, AllReduceBucket, *MOVES, *KEPT), Executor._go),
 }

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import fields
 from statistics import fmean
 from typing import Any
 
 from mpizero.layout import DEVICE, Axis, Geometry
-from mpizero.planner.costs import OF_SEGMENTS, Costs
+from mpizero.planner.costs import OF_SEGMENTS, OF_UNITS, Costs
 from mpizero.planner.timeline import Timeline, simulate
 from mpizero.schedule import Action, effect_of
+from mpizero.schedule.actions import bucket_name
+from mpizero.schedule.effects import Work
 
 Row = dict[str, Any]
 
@@ -33,15 +34,21 @@ def simulated(actions: Sequence[Action], ranks: Sequence[Row], geometry: Geometr
 def _events(timeline: Timeline, labels: dict[str, list[str]]) -> Iterator[Row]:
     for event in timeline.events:
         of = "segment" if event.work.kind in OF_SEGMENTS else "unit"
-        yield {"work": event.work.kind, "label": labels[of][event.work.index], "stream": event.stream,
+        yield {"work": event.work.kind, "label": _label(event.work, labels[of]), "stream": event.stream,
                "begin_s": event.start, "end_s": event.end}
+
+
+def _label(work: Work, names: list[str]) -> str:
+    return bucket_name(work.pieces) if work.pieces else names[work.index]
 
 
 def measured_costs(actions: Sequence[Action], ranks: Sequence[Row], geometry: Geometry) -> Costs:
     """Of computation the mean of the ranks; of a collective what it took once the last of its ranks had come."""
     spent: dict[tuple[str, str], list[float]] = defaultdict(list)
+    works: list[Work] = []
     for number, action in enumerate(actions):
         effect = effect_of(action, geometry)
+        works += [effect.work] if effect.work is not None else []
         if effect.computes and effect.begins is None and effect.work is not None:
             label = ranks[0]["actions"][number]["label"]
             spent[effect.work.kind, label] += [_seconds(rank["actions"][number]) for rank in ranks]
@@ -53,8 +60,11 @@ def measured_costs(actions: Sequence[Action], ranks: Sequence[Row], geometry: Ge
 
     segments = [segment.name for segment in geometry.wrapping.segments]
     units = [unit.name for unit in geometry.wrapping.units]
-    return Costs(**{field.name: of(field.name, segments if field.name in OF_SEGMENTS else units)
-                    for field in fields(Costs)})
+    known = {bucket_name(work.pieces) for work in works if work.pieces}
+    buckets = {name: fmean(seconds) for (_, name), seconds in spent.items() if name in known}
+    by_kind: dict[str, Any] = {kind: of(kind, segments) for kind in OF_SEGMENTS}
+    by_kind |= {kind: of(kind, units) for kind in OF_UNITS}
+    return Costs(**by_kind, buckets=buckets)
 
 
 def _transfers(ranks: Sequence[Row], geometry: Geometry) -> Iterator[tuple[str, str, float]]:

@@ -29,7 +29,8 @@ from mpizero.schedule import STRATEGIES, Action
 
 # of StepSettings
 OPTIONS = ("accumulation", "no_sync", "backward_prefetch", "forward_prefetch", "keep_last_unit", "limit_all_gathers",
-           "overlap", "offload", "recompute", "recompute_interval", "delayed_update_after")
+           "overlap", "offload", "recompute", "recompute_interval", "bucket_size",
+           "delayed_update_after")
 
 
 def summarise(job: Job, progress: Progress) -> dict[str, Any]:

@@ -99,6 +99,9 @@ class Unit:
         # (padded_numel,) in `dtype`, from the first backward to the reduction
         self._unsharded_grad: Array | None = None
         self.reduced: Array | None = None  # gradient, in `grad_dtype`: whole or a shard, as the reduction leaves it
+        # the whole gradient of which pieces are summed, and whether the sum is added to an earlier one: see `bucket`
+        self.summing: Array | None = None
+        self.adds = False
 
         for each in tiers.values():
             each.at("init", layout.name)
@@ -124,6 +127,11 @@ class Unit:
         shard."""
         start = 0 if buffer.size == self.layout.padded_numel else self.shard.start
         return buffer[wanted.start - start : wanted.stop - start]
+
+    @property
+    def shard_numel(self) -> int:
+        """Elements of what this rank keeps of a sharded buffer."""
+        return self._numel(SHARDED)
 
     @property
     def updated_param(self) -> Array:
@@ -216,7 +224,7 @@ class Unit:
             self._written.difference_update(param.name for param in self.layout.params)
         return self.layout.views(self._unsharded_grad)
 
-    def _close_grad(self) -> Array:
+    def close_grad(self) -> Array:
         """The unsharded gradient, complete: zero for parameters that no segment touched, and in the padding (NaN in
         debug mode: nobody reads it)."""
         flat = self._unsharded_grad
@@ -238,16 +246,16 @@ class Unit:
 
     def _reduce(self, axis: Axis, begin: Callable[..., Collective]) -> Pending:
         """To what this rank keeps."""
-        flat, first = self._close_grad(), self.reduced is None
+        flat, first = self.close_grad(), self.reduced is None
         if first:
-            self.reduced = self.ledger.empty(self._numel(SHARDED), self.grad_dtype, GRAD)
+            self.reduced = self.ledger.empty(self.shard_numel, self.grad_dtype, GRAD)
         ring = begin(self.mesh.group(axis), flat, self.grad, accumulate=not first, wire=self.wire,
                      unit=self.layout.name, phase=self.phase)
         return Pending(ring, lambda: self.ledger.discard(flat))
 
     def all_reduce_grad(self, axis: Axis) -> Pending:
         """Sum along the axis; the whole sum becomes, or is added to, the reduced gradient."""
-        flat, first = self._close_grad(), self.reduced is None
+        flat, first = self.close_grad(), self.reduced is None
         in_place = first and self.grad_dtype == self.dtype
         if first:
             self.reduced = flat if in_place else self.ledger.empty(flat.size, self.grad_dtype, GRAD)

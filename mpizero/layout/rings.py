@@ -133,6 +133,16 @@ def all_reduce_bytes(numel: int, size: int, dtypes: Dtypes, accumulate: bool, in
     return reduce_scatter_bytes(numel, size, dtypes, accumulate, in_place)
 
 
+def bucket_bytes(chunk: int, size: int, dtypes: Dtypes, scatters: bool) -> int:
+    """Of `engine.bucket.reduce_bucket` with `size` slots of `chunk` elements: the buffer, one for the sums unless they
+    take its place, what adding them takes, and the ring. scatters: to one slot on each rank."""
+    source, _, sums = dtypes
+    numel, in_place = chunk * size, source == sums
+    out = 0 if in_place else ITEMSIZE[sums] * (chunk if scatters else numel)
+    ring = reduce_scatter_bytes if scatters else all_reduce_bytes
+    return ITEMSIZE[source] * numel + out + adder_bytes(sums, chunk) + ring(numel, size, dtypes, False, in_place)
+
+
 def reduce_bytes(numel: int, size: int, dtypes: Dtypes, accumulate: bool, root: bool) -> int:
     """Of `comm.mixed.reduce`. root: on the rank that gets the sum."""
     source, _, sums = dtypes

@@ -108,7 +108,7 @@ def _by_hand(options: Options) -> tuple[Setup, Costs, dict[str, Any]]:
         raise ConfigError(f"`tiles` {options['tiles']} cuts the matrices of a model: name one, as by --gpt, or leave "
                           "it out")
     units = options["units"] or UNITS
-    seconds = {name: BY_HAND[name] if options[name] is None else options[name] for name in BY_HAND}
+    seconds: dict[str, Any] = {name: BY_HAND[name] if options[name] is None else options[name] for name in BY_HAND}
     return set_up(flat(units * GRAIN, units).spec, RANKS, _settings(options, stage="3")), Costs(**seconds), {
         "model": None, **seconds}
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from mpizero.errors import ConfigError
 from mpizero.layout import MASTER, Axis, Geometry, stored_states
@@ -13,13 +13,15 @@ from mpizero.planner.links import route
 from mpizero.planner.model import PlannedModel
 from mpizero.planner.traffic import plan_traffic
 from mpizero.schedule.actions import (
-    Action, AllReduceGrad, AllReduceShard, Broadcast, ReduceGrad, ReduceScatterGrad, Unshard,
+    Action, AllReduceGrad, AllReduceShard, Broadcast, ReduceGrad, ReduceScatterGrad, Unshard, bucket_name,
 )
 from mpizero.schedule.effects import Work
 
 Seconds = float | Sequence[float]
 # kinds of work; the others are of units
 OF_SEGMENTS = ("forward", "backward", "recompute", "download_kept", "upload_kept")
+OF_UNITS = ("all_gather", "reduce_scatter", "all_reduce", "all_reduce_shard", "optim_step", "broadcast", "reduce",
+            "download", "upload")
 
 
 @dataclass(frozen=True)
@@ -41,10 +43,15 @@ class Costs:
     download_kept: Seconds = 0.0  # of a segment
     upload_kept: Seconds = 0.0
     recompute: Seconds | None = None
+    # of a reduction, what does not depend on its size: a bucket of several units takes it once
+    reduce_scatter_start: float = 0.0
+    all_reduce_start: float = 0.0
+    buckets: Mapping[str, float] = field(default_factory=dict)  # by name, those that were measured
 
     def __post_init__(self) -> None:
         for name, seconds in vars(self).items():
-            for value in [seconds] if isinstance(seconds, int | float) else seconds or []:
+            several = seconds.values() if isinstance(seconds, Mapping) else seconds or []
+            for value in [seconds] if isinstance(seconds, int | float) else several:
                 if not (math.isfinite(value) and value >= 0):
                     raise ConfigError(f"{name.replace('_', '-')} cannot take {value} seconds: give a number of at "
                                       "least 0, as in 1.5")
@@ -53,7 +60,17 @@ class Costs:
         """Seconds that `work` takes. AttributeError for a kind that has no cost."""
         again = work.kind == "recompute" and self.recompute is None
         seconds: Seconds = self.forward if again else getattr(self, work.kind)
-        return seconds if isinstance(seconds, int | float) else seconds[work.index]
+        if work.pieces and (measured := self.buckets.get(bucket_name(work.pieces))) is not None:
+            return measured
+        if work.pieces:
+            start: float = getattr(self, f"{work.kind}_start")
+            return start + math.fsum(piece.size / piece.width * (_at(seconds, piece.unit) - start)
+                                     for piece in work.pieces)
+        return _at(seconds, work.index)
+
+
+def _at(seconds: Seconds, index: int) -> float:
+    return seconds if isinstance(seconds, int | float) else seconds[index]
 
 
 def machine_costs(model: PlannedModel, geometry: Geometry, machine: Machine, tokens: int,
@@ -64,6 +81,10 @@ def machine_costs(model: PlannedModel, geometry: Geometry, machine: Machine, tok
     def rings(actions: Iterable[Action]) -> list[float]:
         return [machine.wire_seconds(*sent.busiest, route(geometry.mesh, sent.axis, ranks_per_host))
                 for sent in plan_traffic(actions, geometry)]
+
+    def start(rounds: int, axis: Axis) -> float:
+        return machine.wire_seconds(0, rounds * (geometry.mesh.size(axis) - 1), route(geometry.mesh, axis,
+                                                                                      ranks_per_host))
 
     def part(unit: int) -> int:
         return geometry.kept(unit, geometry.placement.optim)
@@ -78,7 +99,8 @@ def machine_costs(model: PlannedModel, geometry: Geometry, machine: Machine, tok
                  optim_step=[update_seconds(unit, geometry, machine) for unit in units],
                  broadcast=rings(map(Broadcast, units)), reduce=rings(map(ReduceGrad, units)),
                  download=[geometry.sum_itemsize * part(unit) / machine.host_bandwidth for unit in units],
-                 upload=[geometry.itemsize * part(unit) / machine.host_bandwidth for unit in units])
+                 upload=[geometry.itemsize * part(unit) / machine.host_bandwidth for unit in units],
+                 reduce_scatter_start=start(1, Axis.SHARD), all_reduce_start=start(2, axis))
 
 
 def update_bytes(geometry: Geometry) -> int:

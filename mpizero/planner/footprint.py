@@ -201,8 +201,8 @@ class _Books:
         """What an action takes beside its values. To be asked before these are noted."""
         if effect.ends is not None:
             return Room(0, *self.under_way.pop(_key(effect.ends)))
-        target = effect.sums and effect.sums.target
-        taken, tier = workspace(effect, self.geometry, accumulate=target in self.held)
+        accumulate = any(sums.target in self.held for sums in effect.sums)
+        taken, tier = workspace(effect, self.geometry, accumulate)
         if effect.begins is not None:
             self.under_way[_key(effect.begins)] = taken, tier
             return Room(taken, 0, tier)
@@ -310,4 +310,4 @@ def _given(delta: Delta) -> Delta:
 
 def _extent(value: Value, effect: Effect) -> Keep:
     """Of the unit, what a reduction makes."""
-    return effect.sums.extent if effect.sums is not None and effect.sums.target == value else SHARDED
+    return next((sums.extent for sums in effect.sums if sums.target == value), SHARDED)

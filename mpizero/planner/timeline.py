@@ -152,7 +152,7 @@ class _Player:
 
     def _made(self, effect: Effect) -> list[Value]:
         """The values that are new or other afterwards."""
-        new = [*effect.makes, *effect.adds, *(effect.becomes or ())[1:]]
+        new = [*effect.makes, *effect.adds, *(new for _, new in effect.becomes)]
         if effect.refreshes is not None:
             new.append(kept_params(effect.refreshes, self.geometry))
         return new

@@ -64,14 +64,14 @@ def sent_by(action: Action, effect: Effect, geometry: Geometry) -> Sent | None:
     """
     if effect.sends is None:
         return None
-    op, unit, extent, axis = effect.sends
+    op, unit, extent, axis, chunk = effect.sends
     n = geometry.mesh.size(axis)
     if op == "broadcast":
         return _broadcast(action, unit, axis, geometry)
     if extent is OWNED and not geometry.owns(unit):  # its owner's replicas sum it
         theirs = sent_by(action, effect, geometry.at(geometry.owner(unit)))
         return theirs and Sent(action, op, axis, 0, 0, path=theirs.busiest)
-    elements = (n - 1) * (geometry.kept(unit, extent) // n)
+    elements = (n - 1) * (geometry.kept(unit, extent) // n if chunk is None else chunk)
     if op == "all_gather":
         return Sent(action, op, axis, elements * geometry.itemsize, n - 1)
     reduced, summed = elements * geometry.wire_itemsize, elements * geometry.sum_itemsize

@@ -7,7 +7,7 @@ from mpizero.layout import (
     DEVICE, OWNED, REPLICATED, ActivationBytes, Geometry, Tier, norm_block_numel, update_block_numel,
 )
 from mpizero.layout.links import landing_bytes
-from mpizero.layout.rings import Dtypes, all_reduce_bytes, reduce_bytes, reduce_scatter_bytes
+from mpizero.layout.rings import Dtypes, all_reduce_bytes, bucket_bytes, reduce_bytes, reduce_scatter_bytes
 from mpizero.layout.states import MASTER, stored_states
 from mpizero.layout.tape import Tape
 from mpizero.schedule.actions import Action, Backward, Forward, Loss, LossBackward, Recompute
@@ -24,10 +24,10 @@ def workspace(effect: Effect, geometry: Geometry, accumulate: bool) -> tuple[int
     if effect.updates is not None:
         block = 4 * update_block_numel(geometry.kept(effect.updates, geometry.placement.optim))
         return block * (1 if _in_float32(geometry) else 2), away
-    if effect.sums is None:  # a gather or a move copies into its place
+    if not effect.sums:  # a gather or a move copies into its place
         return 0, DEVICE
     if effect.sends is None:
-        return landing_bytes(geometry.kept(effect.sums.target.index, geometry.placement.optim),
+        return landing_bytes(geometry.kept(effect.sums[0].target.index, geometry.placement.optim),
                              geometry.sums) if accumulate else 0, away
     return _reduction(effect, geometry, accumulate), DEVICE
 
@@ -39,11 +39,13 @@ def _in_float32(geometry: Geometry) -> bool:
 
 def _reduction(effect: Effect, geometry: Geometry, accumulate: bool) -> int:
     """As the calls in `engine.unit` have it."""
-    assert effect.sends is not None and effect.sums is not None
-    op, unit, extent, axis = effect.sends
+    assert effect.sends is not None
+    op, unit, extent, axis, chunk = effect.sends
     whole, size = geometry.kept(unit, REPLICATED), geometry.mesh.size(axis)
     dtypes = Dtypes(geometry.dtype, geometry.wire, geometry.sums)
-    if effect.sums.source.name is Name.REDUCED:  # in place, across replicas; at an owner shard by shard, all at once
+    if chunk is not None:
+        return bucket_bytes(chunk, size, dtypes, scatters=op == "reduce_scatter")
+    if effect.sums[0].source.name is Name.REDUCED:  # in place, across replicas; at an owner shard by shard, all at once
         parts = 1 if extent is not OWNED else geometry.shards if geometry.owns(unit) else 0
         return parts * all_reduce_bytes(whole // geometry.shards, size, dtypes._replace(source=geometry.sums), False,
                                         in_place=True)

@@ -17,6 +17,8 @@ A *unit* is what is gathered (a FlatParameter), a *segment* what is computed; bo
     ReduceGrad(unit)           + reduced gradient (whole, at the owner)    (n-1)/n, and 1/n to the owner
     AllReduceGrad(unit, axis)  whole gradient becomes the reduced one      2(n-1)/n, all-reduce
     AllReduceShard(unit)                                                   2(n-1)/n of what is kept, all-reduce
+    ReduceScatterBucket(pieces)  as ReduceScatterGrad, of pieces of units  (n-1)/n of them
+    AllReduceBucket(pieces)    as AllReduceGrad, of pieces of units        2(n-1)/n of them
     Agree()                                                                a few bytes that no formula counts
     DownloadGrad(unit)         - reduced gradient of the device, + off it  (this rank's part moves down)
     UploadGrad(unit)           + reduced gradient, - off the device        (and up)
@@ -41,8 +43,10 @@ A late update, on the host, is begun and ended likewise: one after the other, be
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from enum import StrEnum
+from typing import NamedTuple
 
 from mpizero.layout.mesh import Axis
 
@@ -176,6 +180,50 @@ class AllReduceShard:
     axis: Axis = Axis.REPLICATE
 
 
+class Piece(NamedTuple):
+    """Of the whole gradient of a unit the elements begin .. end - 1 of each of its chunks, which have `width`."""
+
+    unit: int
+    begin: int
+    end: int
+    width: int
+
+    @property
+    def size(self) -> int:
+        """Elements of each chunk."""
+        return self.end - self.begin
+
+    @property
+    def last(self) -> bool:
+        """Whether the gradient ends with it."""
+        return self.end == self.width
+
+    def __str__(self) -> str:
+        """`3`, and of a part of the unit `3[0:512]`."""
+        return f"{self.unit}" if self.size == self.width else f"{self.unit}[{self.begin}:{self.end}]"
+
+
+def bucket_name(pieces: Sequence[Piece]) -> str:
+    """For records and charts: by its first piece, which no other bucket of a microbatch has."""
+    return f"bucket {pieces[0]}"
+
+
+@dataclass(frozen=True, slots=True)
+class ReduceScatterBucket:
+    """ReduceScatterGrad of all pieces at once, copied into one buffer. With its last piece a gradient is freed."""
+
+    pieces: tuple[Piece, ...]
+    axis: Axis = Axis.SHARD
+
+
+@dataclass(frozen=True, slots=True)
+class AllReduceBucket:
+    """AllReduceGrad of all pieces at once, likewise."""
+
+    pieces: tuple[Piece, ...]
+    axis: Axis
+
+
 @dataclass(frozen=True, slots=True)
 class Agree:
     """All ranks agree on the loss, the global norm, and whether to update at all: gradients are complete."""
@@ -277,7 +325,8 @@ MoveKept = DownloadKept | UploadKept
 MoveState = DownloadGrad | UploadGrad | UploadParam | FetchParam
 Move = MoveState | MoveKept  # between tiers
 Gather = Unshard | Broadcast  # make whole parameters, which Reshard frees
-Collective = Gather | ReduceScatterGrad | ReduceGrad | AllReduceGrad | AllReduceShard | AllGatherParam
+Bucket = ReduceScatterBucket | AllReduceBucket
+Collective = Gather | ReduceScatterGrad | ReduceGrad | AllReduceGrad | AllReduceShard | AllGatherParam | Bucket
 
 
 Going = Collective | Move  # what can go on while a rank computes
@@ -303,8 +352,8 @@ Action = (Phase | LoadBatch | Reshard | Forward | Recompute | Loss | LossBackwar
 
 
 def show(action: Action) -> str:
-    """The action as a person writes it: `Unshard(2)`, `Backward(2, mb=0)`, `AllReduceGrad(1, replicate)`; defaults are
-    left out. UnknownAction if it is none of ours."""
+    """The action as a person writes it: `Unshard(2)`, `Backward(2, mb=0)`, `AllReduceGrad(1, replicate)`,
+    `ReduceScatterBucket(2 1[0:512])`; defaults are left out. UnknownAction if it is none of ours."""
     if not isinstance(action, Action):
         raise UnknownAction(action)
     if isinstance(action, Phase):
@@ -315,5 +364,6 @@ def show(action: Action) -> str:
     for field in fields(action):
         value = getattr(action, field.name)
         if value != field.default:
-            words.append(str(value) if field.name in ("unit", "segment", "axis") else f"{field.name}={value}")
+            words.append(" ".join(map(str, value)) if field.name == "pieces" else
+                         str(value) if field.name in ("unit", "segment", "axis") else f"{field.name}={value}")
     return f"{type(action).__name__}({', '.join(words)})"

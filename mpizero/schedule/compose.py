@@ -13,6 +13,7 @@ from mpizero.layout import (
     DEVICE,
     HOST,
     NVME,
+    OWNED,
     REPLICATED,
     Geometry,
     MeshShape,
@@ -48,7 +49,7 @@ class StepSettings:
     The others are passes, `overlap` that of overlapped; a depth of 0, a limit or an offload of None leaves the list as
     it is. offload: as `layout.tiers.parse_offload` reads it. recompute_interval: segments in a row that `recompute`
     computes again from one input. delayed_update_after: number of steps after which each update goes on beside the next
-    step; None: never.
+    step; None: never. bucket_size: as `passes.parse_bucket` reads it; None: each unit is reduced alone.
     """
 
     stage: str = "2"
@@ -64,6 +65,7 @@ class StepSettings:
     recompute: bool = False
     recompute_interval: int = 1
     delayed_update_after: int | None = None
+    bucket_size: str | None = None
 
     def __post_init__(self) -> None:
         """ConfigError for values that can never work."""
@@ -82,6 +84,17 @@ class StepSettings:
         if not self.shards and self.shard_size not in (None, 1):
             raise ConfigError(f"`stage` {self.stage} shards nothing, so `shard_size` {self.shard_size} has no meaning: "
                               "use `stage` 1, 2 or 3, or leave it out")
+        self._check_bucket()
+        self._check_offload()
+
+    def _check_bucket(self) -> None:
+        if self.bucket_size is not None:
+            passes.parse_bucket(self.bucket_size)  # raises
+            if self.placement.optim is OWNED:
+                raise ConfigError(f"`bucket_size` has no meaning at `stage` {self.stage}: a gradient goes to the owner "
+                                  "of its unit, and a bucket of several units has none; use `stage` 3, or leave it out")
+
+    def _check_offload(self) -> None:
         optimizer = self.placement.tiers.optimizer  # raises
         if self.delayed_update_after is not None and optimizer is not HOST:
             raise ConfigError(f"`delayed_update_after` {self.delayed_update_after} lets an update of the host go on "
@@ -213,6 +226,8 @@ def schedule(strategy: Strategy, geometry: Geometry, settings: StepSettings) -> 
         actions = passes.forward_prefetch(actions, settings.forward_prefetch)
         if limit:
             actions = passes.limit_all_gathers(actions, limit, wrapping.segments)
+        if settings.bucket_size is not None:
+            actions = passes.bucketed(actions, geometry, passes.parse_bucket(settings.bucket_size))
         return passes.without_lone_collectives(passes.offloaded(actions, geometry.placement), mesh)
 
     def overlapped(actions: Actions) -> Actions:

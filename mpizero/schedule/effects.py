@@ -20,12 +20,14 @@ from mpizero.schedule.actions import (
     Action,
     Agree,
     AllGatherParam,
+    AllReduceBucket,
     AllReduceGrad,
     AllReduceShard,
     AwaitFree,
     Backward,
     Begin,
     Broadcast,
+    Bucket,
     Collective,
     DownloadGrad,
     DownloadKept,
@@ -41,8 +43,10 @@ from mpizero.schedule.actions import (
     MoveKept,
     OptimStep,
     Phase,
+    Piece,
     Recompute,
     ReduceGrad,
+    ReduceScatterBucket,
     ReduceScatterGrad,
     Reshard,
     Save,
@@ -60,22 +64,25 @@ Values = tuple[Value, ...]
 
 class Sum(NamedTuple):
     """Gradients are summed along `axis` (None: only moved); the sum becomes `target`, or is added to it. extent: of the
-    unit, what the target then holds."""
+    unit, what the target then holds. piece: of the gradient, unless all of it."""
 
     source: Value
     target: Value
     axis: Axis | None
     extent: Keep
+    piece: Piece | None = None
 
 
 class Send(NamedTuple):
     """What goes along `axis`, in a ring unless it comes from the unit's owner (broadcast) or goes there (reduce).
-    extent: of the unit, what is sent."""
+    extent: of the unit, what is sent. chunk: elements of each chunk, where that is a bucket, of pieces up to one of
+    `unit`."""
 
     op: str
     unit: int
     extent: Keep
     axis: Axis
+    chunk: int | None = None
 
 
 class Carry(NamedTuple):
@@ -88,10 +95,12 @@ class Carry(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What takes time. kind: as `planner.costs` and charts name it; index: of the segment or unit."""
+    """What takes time. kind: as `planner.costs` and charts name it; index: of the segment or unit. pieces: of a
+    bucket, up to one of that unit."""
 
     kind: str
     index: int
+    pieces: tuple[Piece, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,21 +108,21 @@ class Effect:
     """What an action does to values.
 
     reads: must be there and current. makes: must not be there, and is afterwards. adds: is made unless it is there,
-    then added to. becomes: the storage of the first turns into the second, or is added to it and freed. frees: must be
-    there, and is not afterwards. during: lives while the action runs. agrees: gradients are complete, and all ranks
-    know it. updates: the unit whose states are new afterwards. refreshes: the unit of whose kept parameters this rank's
-    part is new afterwards. awaits: the host waits for the memory that this value held. begins, ends: the effect of the
-    collective or move that is set going, or waited for: meanwhile nobody else may use what it makes, or change what it
-    reads.
+    then added to. becomes: the storage of the first of a pair turns into the second, or is added to it and freed.
+    frees: must be there, and is not afterwards. during: lives while the action runs. agrees: gradients are complete,
+    and all ranks know it. updates: the unit whose states are new afterwards. refreshes: the unit of whose kept
+    parameters this rank's part is new afterwards. awaits: the host waits for the memory that this value held. begins,
+    ends: the effect of the collective or move that is set going, or waited for: meanwhile nobody else may use what it
+    makes, or change what it reads.
     """
 
     reads: Values = ()
     makes: Values = ()
     adds: Values = ()
-    becomes: tuple[Value, Value] | None = None
+    becomes: tuple[tuple[Value, Value], ...] = ()
     frees: Values = ()
     during: Values = ()
-    sums: Sum | None = None
+    sums: tuple[Sum, ...] = ()
     agrees: bool = False
     updates: int | None = None
     refreshes: int | None = None
@@ -137,7 +146,7 @@ class Effect:
     @property
     def touched(self) -> frozenset[Value]:
         """The values that are made, freed or changed."""
-        turned = (*(self.becomes or ()), *((self.sums.target,) if self.sums else ()))
+        turned = (*(value for pair in self.becomes for value in pair), *(each.target for each in self.sums))
         states = () if self.updates is None else (v.states(self.updates),)
         fresh = () if self.refreshes is None else (v.shard(self.refreshes), v.own(self.refreshes),
                                                    v.whole(self.refreshes), v.part(self.refreshes))
@@ -181,7 +190,7 @@ def effect_of(action: Action, geometry: Geometry) -> Effect:
             return replace(effect, makes=(v.new(unit),)) if apart else replace(effect, **_refreshed(unit, geometry))
         case HoldGrad(unit):
             away = v.offloaded(unit)
-            return Effect(reads=(away,), becomes=(away, v.held(unit)))
+            return Effect(reads=(away,), becomes=((away, v.held(unit)),))
         case StoreParam(unit):
             new = v.new(unit)
             return Effect(reads=(new,), frees=(new,), **_refreshed(unit, geometry))
@@ -191,7 +200,7 @@ def effect_of(action: Action, geometry: Geometry) -> Effect:
             return Effect(awaits=v.whole(unit))
         case Begin(going):
             whole = effect_of(going, geometry)
-            return replace(whole, becomes=None, frees=(), refreshes=None, begins=whole, during=(),
+            return replace(whole, becomes=(), frees=(), refreshes=None, begins=whole, during=(),
                            makes=(*whole.makes, *whole.during))
         case End(going):
             whole = effect_of(going, geometry)
@@ -247,28 +256,46 @@ def _collective(action: Collective, geometry: Geometry) -> Effect:
             return Effect(reads=(v.own(unit),), makes=(v.whole(unit),), **_sent("broadcast", unit, REPLICATED, axis))
         case AllGatherParam(unit, axis):
             part = v.part(unit)
-            return Effect(reads=(part,), becomes=(part, v.whole(unit)), **_sent("all_gather", unit, REPLICATED, axis))
+            return Effect(reads=(part,), becomes=((part, v.whole(unit)),),
+                          **_sent("all_gather", unit, REPLICATED, axis))
         case ReduceScatterGrad(unit, axis):
             grad, reduced = v.grad(unit), v.reduced(unit)
-            return Effect(reads=(grad,), adds=(reduced,), frees=(grad,), sums=Sum(grad, reduced, axis, SHARDED),
+            return Effect(reads=(grad,), adds=(reduced,), frees=(grad,), sums=(Sum(grad, reduced, axis, SHARDED),),
                           **_sent("reduce_scatter", unit, REPLICATED, axis))
         case ReduceGrad(unit, axis):
             grad, reduced = v.grad(unit), v.reduced(unit)
-            return Effect(reads=(grad,), adds=(reduced,), frees=(grad,), sums=Sum(grad, reduced, axis, OWNED),
+            return Effect(reads=(grad,), adds=(reduced,), frees=(grad,), sums=(Sum(grad, reduced, axis, OWNED),),
                           **_sent("reduce", unit, REPLICATED, axis))
         case AllReduceGrad(unit, axis):
             grad, reduced = v.grad(unit), v.reduced(unit)
-            effect = Effect(reads=(grad,), sums=Sum(grad, reduced, axis, REPLICATED),
+            effect = Effect(reads=(grad,), sums=(Sum(grad, reduced, axis, REPLICATED),),
                             **_sent("all_reduce", unit, REPLICATED, axis))
             if geometry.sums != geometry.dtype:  # the sum needs storage of its own
                 return replace(effect, adds=(reduced,), frees=(grad,))
-            return replace(effect, becomes=(grad, reduced))
+            return replace(effect, becomes=((grad, reduced),))
         case AllReduceShard(unit, axis):
             reduced, extent = v.reduced(unit), OWNED if geometry.placement.optim is OWNED else SHARDED
-            return Effect(reads=(reduced,), sums=Sum(reduced, reduced, axis, extent),
+            return Effect(reads=(reduced,), sums=(Sum(reduced, reduced, axis, extent),),
                           **_sent("all_reduce", unit, extent, axis, kind="all_reduce_shard"))
+        case ReduceScatterBucket() | AllReduceBucket():
+            return _bucket(action, geometry)
         case _:
             assert_never(action)
+
+
+def _bucket(action: Bucket, geometry: Geometry) -> Effect:
+    """As a reduction of each unit, which frees its gradient, or turns it into the sum, with its last piece alone."""
+    scatters, pieces = isinstance(action, ReduceScatterBucket), action.pieces
+    op, extent = ("reduce_scatter", SHARDED) if scatters else ("all_reduce", REPLICATED)
+    effect = Effect(reads=tuple(v.grad(piece.unit) for piece in pieces),
+                    sums=tuple(Sum(v.grad(piece.unit), v.reduced(piece.unit), action.axis, extent, piece)
+                               for piece in pieces),
+                    sends=Send(op, pieces[-1].unit, REPLICATED, action.axis, sum(piece.size for piece in pieces)),
+                    work=Work(op, pieces[-1].unit, pieces))
+    whole = [piece.unit for piece in pieces if piece.last]
+    if scatters or geometry.sums != geometry.dtype:
+        return replace(effect, adds=tuple(v.reduced(piece.unit) for piece in pieces), frees=tuple(map(v.grad, whole)))
+    return replace(effect, becomes=tuple((v.grad(unit), v.reduced(unit)) for unit in whole))
 
 
 def _move(action: Move, geometry: Geometry) -> Effect:
@@ -279,10 +306,10 @@ def _move(action: Move, geometry: Geometry) -> Effect:
     reduced, away, kept = v.reduced(unit), v.offloaded(unit), geometry.placement.optim
     match action:
         case DownloadGrad():
-            return Effect(reads=(reduced,), adds=(away,), frees=(reduced,), sums=Sum(reduced, away, None, kept),
+            return Effect(reads=(reduced,), adds=(away,), frees=(reduced,), sums=(Sum(reduced, away, None, kept),),
                           carries=(Carry(away, DEVICE, tiers.optimizer),), work=Work("download", unit))
         case UploadGrad():
-            return Effect(reads=(away,), makes=(reduced,), frees=(away,), sums=Sum(away, reduced, None, kept),
+            return Effect(reads=(away,), makes=(reduced,), frees=(away,), sums=(Sum(away, reduced, None, kept),),
                           carries=(Carry(away, tiers.optimizer, DEVICE),), work=Work("upload", unit))
         case UploadParam():
             new = v.new(unit)
@@ -322,7 +349,7 @@ def _read_and_written(unit: int, geometry: Geometry) -> tuple[Carry, ...]:
 
 def _refreshed(unit: int, geometry: Geometry) -> dict[str, Any]:
     """What an effect has that writes new parameters where they are kept."""
-    return {"refreshes": unit, "becomes": (v.whole(unit), v.part(unit)) if _updates_a_part(geometry) else None}
+    return {"refreshes": unit, "becomes": ((v.whole(unit), v.part(unit)),) if _updates_a_part(geometry) else ()}
 
 
 def _grad_of(unit: int, late: bool, geometry: Geometry) -> Value:
@@ -412,8 +439,7 @@ def changes(effect: Effect, there: set[Value]) -> Iterator[Change]:
         if value not in there:
             there.add(value)
             yield Made(value)
-    if effect.becomes is not None:
-        old, new = effect.becomes
+    for old, new in effect.becomes:
         there.discard(old)
         yield Freed(old) if new in there else Became(old, new)
         there.add(new)

@@ -72,6 +72,7 @@ class _Checker:
         self.newest = 0
         self.gradients: dict[Value, _Gradient] = {}  # of this step
         self.held: dict[Value, _Gradient] = {}  # of earlier ones, on which ranks have agreed
+        self.pieces: dict[Value, Sum] = {}  # whole gradient -> how the last piece of it was summed, unless that is all
         self.counted: set[int] = set()  # microbatches whose loss counts in this step
         self.agreed = False  # on the gradients that are there
         self.used: set[Value] = set()  # those of them that an update has read
@@ -88,8 +89,8 @@ class _Checker:
             self._check_axis(effect.sends)
         if effect.computes and any(value.name is Name.WHOLE for value in effect.reads):
             self._check_limit(effect)
-        if effect.sums is not None and effect.begins is None:
-            self._sum(effect.sums)
+        for sums in effect.sums if effect.begins is None else ():
+            self._sum_piece(sums)
         if effect.agrees:
             self._agree()
         if effect.updates is not None:
@@ -126,10 +127,10 @@ class _Checker:
                 raise IllegalSchedule(f"it makes {value}, which is there already")
             if self.agreed and value.mb is not None:
                 raise IllegalSchedule(f"it makes {value} before the gradients of the step are freed")
-        for value in (*effect.frees, *(effect.becomes or ())[:1]):
+        for value in (*effect.frees, *(old for old, _ in effect.becomes)):
             if value not in self.there:
                 raise IllegalSchedule(f"it frees {value}, which is not there")
-            if value.name in (Name.REDUCED, Name.OFFLOADED) and not self.agreed and effect.sums is None:
+            if value.name in (Name.REDUCED, Name.OFFLOADED) and not self.agreed and not effect.sums:
                 raise IllegalSchedule(f"it frees {value}, on which ranks have not agreed")
 
     def _stale(self, value: Value) -> str:
@@ -171,12 +172,36 @@ class _Checker:
         parts = {(value.index, value.mb) for value in effect.frees if value.name is Name.SAVED and value.mb is not None}
         for value in effect.adds:
             if value.name is Name.GRAD:
+                _rule(value not in self.pieces, f"it adds to {value}, of which a piece is summed already")
                 new = _Gradient(set(), self.geometry.mesh.divided)
                 self.gradients.setdefault(value, new).parts.update(parts)
 
+    def _sum_piece(self, sums: Sum) -> None:
+        """Pieces of a gradient are summed one after the other, alike, each once; with the last it is summed."""
+        source, target, piece = sums.source, sums.target, sums.piece
+        before = [other.target for other in self.pieces.values() if other.source != source]
+        _rule(source not in before and target not in before, f"{source} lacks pieces that are not summed yet")
+        if (done := self.pieces.pop(source, None)) is not None:
+            _rule(piece is not None and done.piece is not None and sums._replace(piece=done.piece) == done,
+                  f"a piece of {source} is summed already, in another way")
+        if piece is not None:
+            begin = done.piece.end if done is not None and done.piece is not None else 0
+            _rule(piece.begin == begin, f"of {source} the piece at {begin} comes next, not that at {piece.begin}")
+            _rule(piece.begin < piece.end <= piece.width == self._chunk(sums),
+                  f"{source} has chunks of {self._chunk(sums)} elements, and no piece {piece}")
+            if not piece.last:
+                self.pieces[source] = sums
+                return
+        self._sum(sums)
+
+    def _chunk(self, sums: Sum) -> int:
+        """Elements of each chunk of the whole gradient, as the ring along its axis cuts it."""
+        assert sums.axis is not None
+        return self.geometry.kept(sums.source.index, REPLICATED) // self.geometry.mesh.size(sums.axis)
+
     def _sum(self, sums: Sum) -> None:
         """A gradient is summed once along each axis, and added to others that are summed along the same ones."""
-        source, target, axis, extent = sums
+        source, target, axis, extent, _ = sums
         found, before = self.gradients[source], self.gradients.get(target)
         _rule(not self.agreed, "ranks have agreed on the gradients already")
         _rule(axis is None or axis in found.unsummed or self.geometry.mesh.size(axis) == 1,
@@ -293,6 +318,8 @@ def _name(going: Effect) -> str:
     for value, source, target in going.carries:
         return f"move of {value} from {source} to {target}"
     assert going.sends is not None
+    if going.sends.chunk is not None:
+        return f"{going.sends.op} of a bucket"
     return f"{going.sends.op} of unit {going.sends.unit}"
 
 

@@ -137,13 +137,14 @@ def test_what_is_read():
 def test_what_is_summed_agreed_on_and_updated():
     geometry = geometry_of("2")
     grad, reduced = v.grad(1), v.reduced(1)
-    assert effect_of(ReduceScatterGrad(1), geometry).sums == Sum(grad, reduced, Axis.SHARD, SHARDED)
-    assert effect_of(AllReduceGrad(1, Axis.REPLICATE), geometry).sums == Sum(grad, reduced, Axis.REPLICATE, REPLICATED)
-    assert effect_of(AllReduceShard(1), geometry).sums == Sum(reduced, reduced, Axis.REPLICATE, SHARDED)
+    assert effect_of(ReduceScatterGrad(1), geometry).sums == (Sum(grad, reduced, Axis.SHARD, SHARDED),)
+    assert effect_of(AllReduceGrad(1, Axis.REPLICATE), geometry).sums == (
+        Sum(grad, reduced, Axis.REPLICATE, REPLICATED),)
+    assert effect_of(AllReduceShard(1), geometry).sums == (Sum(reduced, reduced, Axis.REPLICATE, SHARDED),)
     update, gather, whole = effect_of(OptimStep(1), geometry), effect_of(AllGatherParam(1), geometry), v.whole(1)
-    assert (update.updates, update.becomes, gather.updates) == (1, (whole, v.part(1)), None)
-    assert (gather.reads, gather.becomes) == ((v.part(1),), (v.part(1), whole))
-    assert effect_of(OptimStep(1), geometry_of("3")).becomes is None
+    assert (update.updates, update.becomes, gather.updates) == (1, ((whole, v.part(1)),), None)
+    assert (gather.reads, gather.becomes) == ((v.part(1),), ((v.part(1), whole),))
+    assert effect_of(OptimStep(1), geometry_of("3")).becomes == ()
     agree = effect_of(Agree(), geometry)
     assert agree.agrees and agree.reads == (v.reduced(0), v.reduced(1), v.reduced(2)) and agree.sends is agree.work
 

@@ -188,7 +188,8 @@ def test_rules_of_every_list(spec, stage, shards, depth, limit, accumulation):
         assert not any(isinstance(action, Collective) for action in after)
         open_along = Counter()
         for action in after:
-            if isinstance(action, Begin | End) and (sums := effect_of(action.action, made.geometry).sums):
+            if isinstance(action, Begin | End) and (all_sums := effect_of(action.action, made.geometry).sums):
+                (sums,) = all_sums
                 open_along[sums.axis] += 1 if isinstance(action, Begin) else -1
                 assert open_along[sums.axis] in (0, 1)  # one reduction at a time along each axis
     sent = [[(each.op, each.axis, each.nbytes) for each in plan_traffic(lists.lists.step(), lists.geometry)]

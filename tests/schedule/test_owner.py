@@ -43,7 +43,7 @@ def test_effects():
     assert (gather.reads, gather.makes) == ((v.own(1),), (v.whole(1),))
     assert (gather.sends, gather.work) == (Send("broadcast", 1, REPLICATED, Axis.SHARD), Work("broadcast", 1))
     assert (reduce.reads, reduce.adds, reduce.frees) == ((v.grad(1),), (v.reduced(1),), (v.grad(1),))
-    assert reduce.sums == Sum(v.grad(1), v.reduced(1), Axis.SHARD, OWNED)
+    assert reduce.sums == (Sum(v.grad(1), v.reduced(1), Axis.SHARD, OWNED),)
     assert (reduce.sends, reduce.work) == (Send("reduce", 1, REPLICATED, Axis.SHARD), Work("reduce", 1))
     assert across.sends == Send("all_reduce", 1, OWNED, Axis.REPLICATE)
     assert kept_params(1, geometry) == v.own(1)

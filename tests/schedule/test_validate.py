@@ -152,9 +152,9 @@ def test_the_effects_are_those_of_the_dtypes_that_run(monkeypatch):
     seen = []
     monkeypatch.setattr(import_module("mpizero.schedule.validate"), "effect_of",
                         lambda *asked: seen.append(effect_of(*asked)) or seen[-1])
-    for sums, expected in (("float32", ((v.reduced(0),), None, (v.grad(0),))),
-                           ("float16", ((), (v.grad(0), v.reduced(0)), ()))):
+    for sums, expected in (("float32", ((v.reduced(0),), (), (v.grad(0),))),
+                           ("float16", ((), ((v.grad(0), v.reduced(0)),), ()))):
         seen.clear()
         step("0", chain(), 4, sum_dtype=sums)
         assert {(effect.adds, effect.becomes, effect.frees) for effect in seen
-                if effect.sums is not None and effect.sums.source == v.grad(0)} == {expected}
+                if any(sums.source == v.grad(0) for sums in effect.sums)} == {expected}

@@ -1,6 +1,7 @@
 """Passes: list of actions -> list of actions. A pass never names a strategy; where it finds nothing to change it
 changes nothing."""
 
+from mpizero.schedule.passes.bucket import bucketed, parse_bucket
 from mpizero.schedule.passes.delay import delayed
 from mpizero.schedule.passes.drop import without_lone_collectives, without_saving
 from mpizero.schedule.passes.gathers import (
@@ -10,5 +11,6 @@ from mpizero.schedule.passes.offload import offloaded
 from mpizero.schedule.passes.overlap import overlapped
 from mpizero.schedule.passes.recompute import recompute
 
-__all__ = ["backward_prefetch", "delayed", "forward_prefetch", "gather_once", "keep_last_unit", "limit_all_gathers",
-           "offloaded", "overlapped", "recompute", "without_lone_collectives", "without_saving"]
+__all__ = ["backward_prefetch", "bucketed", "delayed", "forward_prefetch", "gather_once", "keep_last_unit",
+           "limit_all_gathers", "offloaded", "overlapped", "parse_bucket", "recompute", "without_lone_collectives",
+           "without_saving"]

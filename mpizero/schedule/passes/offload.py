@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from itertools import pairwise
+from itertools import islice
 
 from mpizero.layout.placement import Placement
 from mpizero.layout.tiers import DEVICE
@@ -13,6 +13,7 @@ from mpizero.schedule.actions import (
     AllReduceGrad,
     AllReduceShard,
     Backward,
+    Bucket,
     DownloadGrad,
     DownloadKept,
     FetchParam,
@@ -20,7 +21,6 @@ from mpizero.schedule.actions import (
     FreeGrad,
     LossBackward,
     OptimStep,
-    Phase,
     Recompute,
     ReduceGrad,
     ReduceScatterGrad,
@@ -33,7 +33,6 @@ from mpizero.schedule.actions import (
 )
 
 Reduction = ReduceScatterGrad | ReduceGrad | AllReduceGrad
-NOTHING = Phase("end")
 
 
 def offloaded(actions: Iterable[Action], placement: Placement) -> list[Action]:
@@ -57,7 +56,7 @@ def offloaded(actions: Iterable[Action], placement: Placement) -> list[Action]:
 def _updates_away(actions: list[Action], placement: Placement) -> Iterator[Action]:
     to_params = UploadParam if placement.tiers.params is DEVICE else StoreParam
     away: set[int] = set()  # units of whose gradient something is there already
-    for action, following in pairwise([*actions, NOTHING]):
+    for place, action in enumerate(actions):
         if isinstance(action, AllReduceShard):
             if action.unit in away:
                 yield from (DownloadGrad(action.unit), UploadGrad(action.unit))
@@ -65,13 +64,29 @@ def _updates_away(actions: list[Action], placement: Placement) -> Iterator[Actio
             away.add(action.unit)
             continue
         yield action
-        if isinstance(action, Reduction) and following != AllReduceShard(action.unit):
-            yield DownloadGrad(action.unit)
-            away.add(action.unit)
+        if units := _summed(action):
+            to_come = set(_across_replicas(islice(actions, place + 1, None)))
+            yield from (DownloadGrad(unit) for unit in units if unit not in to_come)
+            away.update(unit for unit in units if unit not in to_come)
         elif isinstance(action, OptimStep) and placement.apart:
             yield to_params(action.unit)
         elif isinstance(action, FreeGrad):
             away.discard(action.unit)
+
+
+def _summed(action: Action) -> tuple[int, ...]:
+    """The units whose whole gradient it reduces, or the last piece of it."""
+    if isinstance(action, Bucket):
+        return tuple(piece.unit for piece in action.pieces if piece.last)
+    return (action.unit,) if isinstance(action, Reduction) else ()
+
+
+def _across_replicas(actions: Iterable[Action]) -> Iterator[int]:
+    """The units that are summed there at once."""
+    for action in actions:
+        if not isinstance(action, AllReduceShard):
+            return
+        yield action.unit
 
 
 def _shelved(actions: list[Action]) -> list[Action]:

@@ -50,7 +50,7 @@ class _UnderWay:
     def make_way(self, effect: Effect, sums: bool) -> None:
         """End what must be over before an action; or all reductions, and what moves sums."""
         def first(other: Effect) -> bool:
-            return other.meets(effect) or sums and other.sums is not None
+            return other.meets(effect) or sums and bool(other.sums)
 
         while any(first(other) for _, other in self.put_off):
             self.end(next(iter(self.open)))
@@ -91,4 +91,4 @@ def _alike(one: Effect, other: Effect) -> bool:
     """Whether they are reductions along one axis, or move the same way."""
     if one.carries and other.carries:
         return one.carries[0][1:] == other.carries[0][1:]
-    return bool(one.sums and other.sums and one.sums.axis is other.sums.axis)
+    return bool(one.sums and other.sums and one.sums[0].axis is other.sums[0].axis)
