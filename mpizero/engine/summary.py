@@ -9,6 +9,7 @@ from mpizero.engine.alike import flat
 from mpizero.engine.export import sha256
 from mpizero.engine.gather import gather_data
 from mpizero.engine.job import Job
+from mpizero.engine.moves import moved_bytes
 from mpizero.engine.replicas import compare_replicas
 from mpizero.engine.trainer import Progress, evaluate_loss
 from mpizero.engine.versions import versions
@@ -180,7 +181,7 @@ def _traffic(job: Job, progress: Progress) -> dict[str, Any]:
         "planned_sent_bytes_per_step": sum(planned.values()),
         "formula_sent_bytes_per_step": _formula_sent(job, progress),
         "planned_by_op": planned,
-        "moved_bytes_per_step": progress.moved,
+        "moved_bytes_per_step": progress.moved or moved_bytes(job.links),
         "planned_moved_bytes_per_step": moved_by_link(actions, job.geometry, job.tables.train,
                                                       job.lists.before(progress.course)),
         "steps_off_plan": progress.off_plan,

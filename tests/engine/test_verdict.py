@@ -62,6 +62,16 @@ def test_the_sentence_names_rank_kind_count_and_plan(group):
     assert f"rank {rank} sent {traffic['by_op'].get('reduce_scatter', 0):,} bytes of reduce_scatter" in verdict(summary)
 
 
+def test_bytes_off_the_device(group):
+    summary = summary_of(group)
+    summary["memory"][0] |= {"host_peak": 4096}
+    assert verdict(summary) == ("rank 0 held 4,096 bytes in the host's memory at their peak, but 0 were planned")
+    summary["memory"][0] |= {"planned_host_peak": 4096}
+    assert verdict(summary) == ""
+    summary["traffic"][0] |= {"moved_bytes_per_step": {"device-host": 8, "host-nvme": 0}}
+    assert "rank 0 moved {'device-host': 8" in verdict(summary)
+
+
 def test_peaks_of_checkpoints():
     row = {"saving_peak": 1000, "planned_saving_peak": 1000}
     quiet = {"mismatches": [], "memory": [], "traffic": [], "losses": [], "skipped_steps": 0, "eval_loss": None}

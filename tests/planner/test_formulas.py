@@ -6,7 +6,9 @@ import pytest
 
 from mpizero.layout import named_policy
 from mpizero.layout.models import GPTConfig, gpt_spec
-from mpizero.planner import formula_sent, gathered_more, plan_traffic, sent_bytes
+from mpizero.planner import (
+    formula_after_backward, formula_sent, gathered_more, plan_memory, plan_traffic, sent_bytes,
+)
 from mpizero.schedule import StepSettings, set_up
 
 SPEC = gpt_spec(GPTConfig(layers=4, d_model=16, heads=2, context=8, vocab=32))
@@ -40,3 +42,13 @@ def test_larger_units_send_no_more_than_smaller_ones():
     sent = [sent_bytes(plan_traffic(made("3", wrap).lists.step(), made("3", wrap).geometry))
             for wrap in ("block", "30KB", "1MB")]
     assert sent == sorted(sent, reverse=True)
+
+
+@pytest.mark.parametrize("stage", ["0", "1", "1-allreduce", "2", "3", "3-broadcast"])
+@pytest.mark.parametrize("offload", ["optimizer=cpu", "params=cpu,optimizer=cpu"])
+def test_what_is_off_the_device_does_not_count(stage, offload):
+    if "params" in offload and stage != "3":
+        pytest.skip("parameters that are kept whole rest on the device")
+    setup = set_up(SPEC, 4, StepSettings(stage, offload=offload))
+    plan = plan_memory(setup.lists.step(), setup.geometry)
+    assert plan.after_backward_bytes == formula_after_backward(setup.geometry)
