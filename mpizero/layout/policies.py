@@ -43,7 +43,7 @@ def check_policy(text: str | None) -> None:
 def _merged(spec: ModelSpec, least: int) -> Mapping[str, str]:
     """Parameter -> unit. A unit takes segment after segment until it has `least` elements; what is left over at the
     end joins the last unit."""
-    numel = {param.name: param.numel for param in spec.params if param.tiles == 1}
+    numel = {param.name: param.numel for param in spec.params}
     groups: list[list[str]] = [[]]  # of names of parameters, each at the first segment that reads it
     told: set[str] = set()
     for segment in spec.segments:
