@@ -26,7 +26,7 @@ from tests.engine.runs import GPT, MLP
 # Every setting is of one kind. A new one that changes no result belongs into FREE, one that may change into TOLD.
 FIXED = {"model", "hidden", "layers", "d_model", "heads", "context", "vocab", "tied", "optimizer", "weight_decay",
          "dtype", "seed", "inputs", "classes", "betas", "momentum", "decay", "no_master_weights", "freeze",
-         "reduce_dtype", "sum_dtype", "loss_scale", "growth_interval"}
+         "reduce_dtype", "sum_dtype", "loss_scale", "growth_interval", "delayed_update_after"}
 
 
 @pytest.fixture
