@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from mpizero.data import Batch
+from mpizero.data.sampler import PAD
 from mpizero.engine.config import Settings
 from mpizero.engine.fill import drawing_bytes
 from mpizero.engine.task import Task
@@ -26,7 +27,7 @@ class Tables(NamedTuple):
 
 
 def tables(task: Task, settings: Settings, ranks: int) -> Tables:
-    """Asks for one sample of each kind."""
+    """Asks for a pad of each kind, which is no sample."""
     data, held_out = task.data, min(settings.batch_size, -(-task.data.eval_size // ranks))
     return Tables(_table(task, data.train_batch, settings.batch_size, settings.dtype),
                   _table(task, data.eval_batch, held_out, settings.dtype))
@@ -36,7 +37,7 @@ def _table(task: Task, batch: Callable[[np.ndarray], Batch], samples: int, dtype
     plan = task.model.spec.activations
     if plan is None or not isinstance(task.loss, CrossEntropy):
         return None
-    inputs, targets = batch(np.zeros(1, np.int64))
+    inputs, targets = batch(np.full(1, PAD))
     if targets.dtype != np.int64:
         return None
     one = plan(targets.shape, dtype)
