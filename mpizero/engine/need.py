@@ -27,7 +27,7 @@ class Tables(NamedTuple):
 
 
 def tables(task: Task, settings: Settings, ranks: int) -> Tables:
-    """Asks for a pad of each kind, which is no sample."""
+    """Asks for a batch of each kind, of pads alone, which are no samples."""
     data, held_out = task.data, min(settings.batch_size, -(-task.data.eval_size // ranks))
     return Tables(_table(task, data.train_batch, settings.batch_size, settings.dtype),
                   _table(task, data.eval_batch, held_out, settings.dtype))
@@ -37,13 +37,14 @@ def _table(task: Task, batch: Callable[[np.ndarray], Batch], samples: int, dtype
     plan = task.model.spec.activations
     if plan is None or not isinstance(task.loss, CrossEntropy):
         return None
-    inputs, targets = batch(np.full(1, PAD))
+    inputs, targets = batch(np.full(samples, PAD))
     if targets.dtype != np.int64:
         return None
-    one = plan(targets.shape, dtype)
-    if (_owned_bytes(inputs), _owned_bytes(targets)) != (one.inputs, one.targets):
+    try:
+        found = plan(targets.shape, dtype)
+    except (TypeError, ValueError):  # it assumes another shape
         return None
-    return plan((samples, *targets.shape[1:]), dtype)
+    return found if (_owned_bytes(inputs), _owned_bytes(targets)) == (found.inputs, found.targets) else None
 
 
 def _owned_bytes(array: np.ndarray) -> int:

@@ -122,7 +122,7 @@ def test_mutation_division_dropped(several, wrong_by, monkeypatch):
 
 
 def test_mutation_a_rank_counts_twice(several, wrong_by, monkeypatch):
-    close = Unit._close_grad
+    close = Unit.close_grad
 
     def doubled(unit):
         flat = close(unit)
@@ -130,7 +130,7 @@ def test_mutation_a_rank_counts_twice(several, wrong_by, monkeypatch):
             flat *= 2
         return flat
 
-    monkeypatch.setattr(Unit, "_close_grad", doubled)
+    monkeypatch.setattr(Unit, "close_grad", doubled)
     assert wrong_by(prepare(CONFIG, several)) > FAR
 
 
@@ -155,7 +155,7 @@ def test_mutation_stale_shard(several, wrong_by, monkeypatch):
             pending.done()
             unit.whole_param[:] = first.setdefault(unit.layout.name, unit.whole_param.copy())
 
-        return Pending(pending.collective, done)
+        return Pending(pending.going, done)
 
     monkeypatch.setattr(Unit, "unshard", stale)
     assert wrong_by(prepare(replace(CONFIG, stage="3"), several)) > FAR

@@ -23,7 +23,7 @@ def poison(monkeypatch):
     `times` steps."""
 
     def poison(rank, unit_name, element, value=np.inf, times=1):
-        close, left = Unit._close_grad, [times]
+        close, left = Unit.close_grad, [times]
 
         def poisoned(unit):
             flat = close(unit)
@@ -33,7 +33,7 @@ def poison(monkeypatch):
                     flat[element] = value
             return flat
 
-        monkeypatch.setattr(Unit, "_close_grad", poisoned)
+        monkeypatch.setattr(Unit, "close_grad", poisoned)
 
     return poison
 

@@ -165,7 +165,7 @@ def planted(monkeypatch):
     with a `rank` on that rank alone."""
 
     def plant(value, steps=range(1000), rank=None):
-        close, calls = Unit._close_grad, [0]
+        close, calls = Unit.close_grad, [0]
 
         def poisoned(unit):
             flat = close(unit)
@@ -175,7 +175,7 @@ def planted(monkeypatch):
                 calls[0] += 1
             return flat
 
-        monkeypatch.setattr(Unit, "_close_grad", poisoned)
+        monkeypatch.setattr(Unit, "close_grad", poisoned)
 
     return plant
 
