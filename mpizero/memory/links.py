@@ -10,11 +10,12 @@ chunk whoever copies sleeps until a link of that rate would be done (a token buc
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
-from typing import final
+from typing import Any, TypeVar, final
 
 import numpy as np
 
@@ -22,10 +23,12 @@ from mpizero.errors import ConfigError
 from mpizero.layout import DEVICE, HOST, NVME, Tier
 from mpizero.quantities import parse_rate
 
+FILE_THREADS = 4  # of a link to or from files: as many requests at a time
 CHUNK = 2**20  # bytes that are copied at a time
 POLL_EVERY = 500e-6  # seconds between two looks at something else, while a rank waits for a link
 
 Array = np.ndarray
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
@@ -61,7 +64,7 @@ def parse_limits(text: str | None) -> dict[Way, float]:
 
 def make_links(limits: Mapping[Way, float], poll: Callable[[], None]) -> dict[Way, Link]:
     """One for each way: both directions go on at a time."""
-    return {way: Link(f"{above}-{below}", limits.get(way), poll)
+    return {way: Link(f"{above}-{below}", limits.get(way), poll, FILE_THREADS if below is NVME else 1)
             for above, below in LINKS.values() for way in ((above, below), (below, above))}
 
 
@@ -70,11 +73,11 @@ class Link:
     """One way between two tiers. rate: bytes a second at most; None: as fast as it goes. poll: called now and then by a
     rank that waits. records: of moves that are over, until somebody clears them."""
 
-    def __init__(self, name: str, rate: float | None = None, poll: Callable[[], None] = lambda: None):
+    def __init__(self, name: str, rate: float | None = None, poll: Callable[[], None] = lambda: None, threads: int = 1):
         self.name, self.rate, self.poll = name, rate, poll
         self.records: list[Moved] = []
-        self._free = 0.0  # when a link of this rate has done what it was given
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix=name)
+        self._free, self._lock = 0.0, threading.Lock()  # when a link of this rate has done what it was given
+        self._threads = ThreadPoolExecutor(threads, thread_name_prefix=name)
 
     def move(self, source: Array, target: Array, what: str, unit: str = "",
              put: Callable[[Array, Array], object] = np.copyto) -> Transfer:
@@ -82,15 +85,17 @@ class Link:
         chunk: what copies, or adds."""
         return Transfer(self, source, target, what, unit, put)
 
-    def begin(self, transfer: Transfer) -> Future[None]:
-        """In the link's thread, after those that were begun before."""
-        return self._thread.submit(transfer.copy)
+    def submit(self, act: Callable[..., Result], *arguments: Any) -> Future[Result]:
+        """In a thread of the link, after what it was given before."""
+        return self._threads.submit(act, *arguments)
 
     def passed(self, nbytes: int) -> None:
         """So many bytes have been copied: sleep until the link would have carried them."""
         if self.rate is not None:
-            self._free = max(self._free, time.perf_counter() - CHUNK / self.rate) + nbytes / self.rate
-            time.sleep(max(0.0, self._free - time.perf_counter()))
+            with self._lock:
+                self._free = max(self._free, time.perf_counter() - CHUNK / self.rate) + nbytes / self.rate
+                until = self._free
+            time.sleep(max(0.0, until - time.perf_counter()))
 
 
 @final
@@ -106,7 +111,7 @@ class Transfer:
 
     def begin(self) -> None:
         """Let the link do it."""
-        self._future = self.link.begin(self)
+        self._future = self.link.submit(self.copy)
 
     def finish(self) -> None:
         """Do it, or wait until the link has; then it stands in the link's records."""
@@ -114,9 +119,7 @@ class Transfer:
         if self._future is None:
             self.copy()
         else:
-            while not self._future.done():
-                self.link.poll()
-                wait([self._future], POLL_EVERY)
+            waited_for(self._future, self.link.poll)
             self._future.result()  # raises what the copy raised
         exposed = time.perf_counter() - since
         self.link.records.append(Moved(self.link.name, self.what, self.unit, self.source.nbytes, self._first,
@@ -129,6 +132,14 @@ class Transfer:
             self.put(self.target[part], self.source[part])
             self.link.passed(self.source[part].nbytes)
         self._last = time.perf_counter()
+
+
+def waited_for(future: Future[Any], poll: Callable[[], None] | None) -> None:
+    """Until it is done; a rank looks at something else now and then."""
+    while not future.done():
+        if poll is not None:
+            poll()
+        wait([future], None if poll is None else POLL_EVERY)
 
 
 def chunk_numel(array: Array) -> int:
