@@ -30,7 +30,7 @@ GROUPS = {
     "the model and its data": "model hidden layers d-model heads context freeze data",
     "the step and how it is sharded": "stage shard-size global-batch batch-size accumulation no-sync "
                                       "wrap backward-prefetch forward-prefetch keep-last-unit "
-                                      "limit-all-gathers overlap",
+                                      "limit-all-gathers overlap recompute recompute-interval",
     "precision and optimizer": "dtype reduce-dtype sum-dtype loss-scale growth-interval no-master-weights optimizer "
                                "lr warmup momentum betas weight-decay decay clip",
     "what rests where": "offload device-memory host-memory limit",

@@ -15,10 +15,11 @@ from mpizero.engine.config import Settings
 from mpizero.engine.job import Job
 from mpizero.engine.trainer import StepRecord
 from mpizero.layout import OWNED, REPLICATED, Wrapping
-from mpizero.memory.kinds import ACTIVATION, MODEL_STATE, WORKSPACE
+from mpizero.memory.kinds import ACTIVATIONS, MODEL_STATE, WORKSPACE
 from mpizero.planner import formula_sizes
 from mpizero.quantities import in_units
 from mpizero.schedule import STRATEGIES, StepSettings
+from mpizero.schedule.actions import Recompute
 from mpizero.text import counted, numbers, precision, ranks_on, table
 
 WIDTH = 100  # columns where no terminal tells, and the most that text takes
@@ -55,6 +56,8 @@ def header(job: Job) -> str:
         lines.append(f"note: the shard group of ranks {numbers(spread[0])} spans hosts although it would fit into one: "
                      "give each host a multiple of --shard-size ranks")
     lines += [f"note: {note}" for note in _without_effect(settings)]
+    if settings.step.recompute and not any(isinstance(action, Recompute) for action in job.lists.accumulate):
+        lines.append("note: --recompute has no effect, since no segment that trains lies between the first and the last")
     return "\n".join(map(wrapped, lines))
 
 
@@ -192,10 +195,12 @@ def _states(ranks: Sequence[Mapping[str, Any]], ran: bool) -> str:
 def _device(ranks: Sequence[Mapping[str, Any]]) -> str:
     def row(rank: Mapping[str, Any]) -> tuple[object, ...]:
         live = rank["device_peak_by_kind"]
-        return (sum(live[kind] for kind in MODEL_STATE), live[ACTIVATION], live[WORKSPACE], rank["device_peak"],
-                rank["device_peak_action"])
+        states, activations = (sum(live.get(kind, 0) for kind in kinds) for kinds in (MODEL_STATE, ACTIVATIONS))
+        planned = rank["planned_device_peak"]
+        return (states, activations, live[WORKSPACE], rank["device_peak"],
+                "-" if planned is None else planned == rank["device_peak"], rank["device_peak_action"])
 
-    return _grouped(["model states", "activations", "workspace", "in all", "while"], ranks, row)
+    return _grouped(["model states", "activations", "workspace", "in all", "= plan", "while"], ranks, row)
 
 
 def _sent(summary: Mapping[str, Any]) -> str:

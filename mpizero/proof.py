@@ -38,6 +38,14 @@ def show_hybrids(rows: list[Row]) -> str:
                          [[row["stage"], _mesh(row), _same(row), *_counts(row)] for row in rows])
 
 
+def show_recompute(rows: list[Row]) -> str:
+    """Stage 3 whose segments keep their inputs alone, one input for so many of them."""
+    return "\n" + _table(["recompute:\nstage", "segments\nan input", SAME, "inputs\nkept", "= plan", *HEADINGS[2:]],
+                         [[row["stage"], row["interval"], _same(row), row["kept_inputs"],
+                           row["kept_inputs_equal_plan"] and row["bytes_equal_plan"], *_counts(row)[2:]]
+                          for row in rows])
+
+
 def show_whole(rows: list[Row]) -> str:
     """Meshes against one process."""
     return "\n" + _table(["one process,\nfloat32: stage", "replicas\nx shards", "losses\ndiffer by",

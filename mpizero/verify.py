@@ -2,7 +2,7 @@
 
 Trains every strategy on 1 to N ranks and compares: results bit for bit with data parallelism, bytes with plan and
 formula, traffic with plan and formula, replicas with each other, hybrid meshes with one process on the concatenated
-batch. Then breaks stage 2 and must notice.
+batch; and stage 3 with recompute. Then breaks stage 2 and must notice.
 """
 
 from __future__ import annotations
@@ -28,8 +28,10 @@ from mpizero.engine.replicas import largest_difference
 from mpizero.engine.summary import summarise
 from mpizero.engine.trace import trace
 from mpizero.engine.trainer import run_steps
+from mpizero.memory.kinds import KEPT_INPUT
 from mpizero.output import check_writable, printer, write_json
-from mpizero.proof import COLUMNS, progress, show_fault, show_hybrids, show_stages, show_whole
+from mpizero.planner import plan_memory
+from mpizero.proof import COLUMNS, progress, show_fault, show_hybrids, show_recompute, show_stages, show_whole
 from mpizero.runlog import begin_log, make_folder, new_id
 from mpizero.schedule import STRATEGIES, IllegalSchedule, validate
 from mpizero.schedule.actions import AllGatherParam
@@ -48,6 +50,7 @@ MODELS = {
 }
 # float32, relative: another order of additions, amplified by the steps. See _distance
 TO_ROUNDING = {"loss": 1e-5, "state": 1e-4}
+INTERVALS = (1, 2)  # of recompute, at stage 3
 Row = dict[str, Any]
 
 
@@ -129,24 +132,44 @@ def _rows_of(config: TrainConfig, group: Group, say: Callable[[str], None], step
     step("")
     if hybrids:
         say(show_hybrids(hybrids))
+    again = [_recompute_row(replace(config, stage="3", recompute=True, recompute_interval=interval), group, step)
+             for interval in INTERVALS]
+    _compare(again, stages[0])
+    step("")
+    say(show_recompute(again))
     whole = _against_one_process(config, group, step) if size > 1 else []
     step("")
     if whole:
         say(show_whole(whole))
-    return [*stages, *hybrids, *whole]
+    return [*stages, *hybrids, *again, *whole]
 
 
 def _row(kind: str, config: TrainConfig, group: Group, step: Callable[[str], None], logs: Logs | None = None) -> Row:
     """One run: what it stored and sent, beside plan and formula."""
     step(f"{counted(group.size, 'rank')}, stage {config.stage}")
     job, summary = _run(config, group, logs)
+    return _counted(kind, job, summary)
+
+
+def _recompute_row(config: TrainConfig, group: Group, step: Callable[[str], None]) -> Row:
+    """One run with recompute, and the inputs that it kept."""
+    step(f"{counted(group.size, 'rank')}, stage {config.stage} with recompute")
+    job, summary = _run(config, group)
+    points = plan_memory(job.lists.step(), job.geometry, job.activations()).points
+    kept = [rank["by_kind"][KEPT_INPUT]["peak"] for rank in summary["memory"]]
+    return {**_counted("recompute", job, summary), "interval": config.recompute_interval, "kept_inputs": max(kept),
+            "kept_inputs_equal_plan": set(kept) == {max(point.live[KEPT_INPUT] for point in points)}}
+
+
+def _counted(kind: str, job: Job, summary: dict[str, Any]) -> Row:
+    """What a run stored and sent, beside plan and formula."""
     memory, traffic = summary["memory"], summary["traffic"]
 
     def most(ranks: Sequence[Row], what: str) -> int:
         return max(rank[what] for rank in ranks)
 
     return {
-        "row": kind, "ranks": group.size, "stage": config.stage, "shard_size": job.geometry.shards,
+        "row": kind, "ranks": job.world.size, "stage": job.settings.step.stage, "shard_size": job.geometry.shards,
         "weights": summary["weights_sha256"], "moments": summary["exp_avg_sha256"] + summary["exp_avg_sq_sha256"],
         "losses": summary["losses"], "after_backward": most(memory, "after_backward"), "peak": most(memory, "peak"),
         "sent": most(traffic, "sent_bytes_per_step"), "messages": most(traffic, "messages_per_step"),
@@ -253,8 +276,8 @@ def _divisors(size: int) -> list[int]:
 def _count_runs(ranks: int) -> int:
     """How often `step` is told something by `prove` where this many ranks are."""
     meshes = [len(_divisors(size)) for size in range(1, ranks + 1)]
-    return sum(len(STRATEGIES) + 3 * (count - 1) for count in meshes) + sum(1 + 3 * count for count in meshes[1:]) \
-        + (ranks > 1)
+    return sum(len(STRATEGIES) + 3 * (count - 1) + len(INTERVALS) for count in meshes) \
+        + sum(1 + 3 * count for count in meshes[1:]) + (ranks > 1)
 
 
 def _all_true(row: Row) -> bool:

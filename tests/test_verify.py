@@ -49,6 +49,16 @@ def check_groups(rows):
     (hybrid,) = [row for row in rows if row["row"] == "hybrid"
                  and (row["ranks"], row["stage"], row["shard_size"]) == (4, "3", 2)]
     assert (hybrid["sent"], hybrid["after_backward"]) == (130_624, 8 * 32_656)
+    again = {(row["ranks"], row["interval"]): row for row in rows if row["row"] == "recompute"}
+    assert set(again) == {(ranks, interval) for ranks in (1, 2, 3, 4) for interval in (1, 2)}
+    flow = 16 * 96 * 2  # float16 outputs of a hidden layer, of which three are inputs of those in the middle
+    assert [again[4, interval]["kept_inputs"] for interval in (1, 2)] == [3 * flow, 2 * flow]
+    (stage3,) = [row for row in rows if (row["row"], row["ranks"], row["stage"]) == ("stage", 4, "3")]
+    # two together: the peak is one backward earlier, with one more whole unit and one reduced shard less
+    for interval, more in ((1, 0), (2, 2 * 9312 - 2 * 9312 // 4)):
+        row = again[4, interval]
+        assert (row["sent"], row["messages"]) == (stage3["sent"], stage3["messages"])
+        assert row["peak"] == stage3["peak"] + more
 
 
 def check_fault(fault):
@@ -108,6 +118,15 @@ def test_another_loss_or_state_is_not_equal_to_rounding(loss, weight):
 
 
 @TWO_RANKS
+def test_an_input_that_is_not_kept_where_it_says_does_not_pass(quick, monkeypatch, group):
+    monkeypatch.setattr("mpizero.engine.executor.KEPT_INPUT", "activation")
+    proof = verify.prove(*quick)
+    assert not proof["holds"]
+    if group.rank == 0:
+        assert broken(proof) == {"kept_inputs_equal_plan"}
+
+
+@TWO_RANKS
 def test_a_fault_that_is_not_injected_is_not_found(quick, monkeypatch, group):
     def replaced(thing, **changes):
         return thing if isinstance(changes.get("lists"), Schedule) else replace(thing, **changes)
@@ -143,7 +162,8 @@ def test_a_row_tells_of_the_rank_that_has_most(monkeypatch):
 
     summary = {"memory": [rank(1), rank(2)], "traffic": [rank(3), rank(4)], "replicas_equal": True, "losses": [],
                "weights_sha256": "", "exp_avg_sha256": "", "exp_avg_sq_sha256": ""}
-    job = SimpleNamespace(geometry=SimpleNamespace(shards=2))
+    job = SimpleNamespace(geometry=SimpleNamespace(shards=2), world=SimpleNamespace(size=2),
+                          settings=SimpleNamespace(step=SimpleNamespace(stage="3-broadcast")))
     monkeypatch.setattr(verify, "_run", lambda *_: (job, summary))
     row = verify._row("stage", TrainConfig(stage="3-broadcast"), SimpleNamespace(size=2), lambda what: None)
     assert [row[key] for key in ("after_backward", "peak", "sent", "messages", "formula_sent")] == [2, 2, 4, 4, 4]
@@ -211,7 +231,7 @@ def test_elsewhere_it_says_so_in_lines_now_and_then(monkeypatch, capsys):
 def test_one_rank_proves_little_and_says_so(launch):
     end = launch(None, "-m", "mpizero.verify")
     assert end.status == 0 and "fault:" not in end.stdout, end.output
-    assert end.stdout.endswith("every claim holds: 6 of 6 rows, on 1 rank, where nothing is sharded or sent and the "
+    assert end.stdout.endswith("every claim holds: 8 of 8 rows, on 1 rank, where nothing is sharded or sent and the "
                                "fault is not\ntried: start several with mpirun -n 4 python -m mpizero.verify\n")
 
 
@@ -224,7 +244,7 @@ def test_logs_of_all_stages_become_one_picture(launch, tmp_path):
     *_, told, empty, last = end.stdout.splitlines()
     assert told == f"  python -m mpizero.report {tmp_path}/logs" and not empty and last.startswith("every claim holds")
     assert max(map(len, end.stdout.splitlines())) <= max(100, len(str(tmp_path)) + 80)
-    assert end.stderr.startswith("run 1 of 23: 1 rank, stage 0\n")  # below mpirun nothing is a terminal
+    assert end.stderr.startswith("run 1 of 27: 1 rank, stage 0\n")  # below mpirun nothing is a terminal
     logs = [read_log(folder) for folder in sorted((tmp_path / "logs").iterdir())]
     assert [log.run["stage"] for log in logs] == list(STRATEGIES)
     assert all(log.run["world_size"] == 2 and log.summary["run"] == log.run["run"] and log.trace and len(log.steps) == 6

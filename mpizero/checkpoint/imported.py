@@ -16,14 +16,13 @@ from mpizero.checkpoint.files import unwritable
 from mpizero.checkpoint.folder import commit, complete, lock, temporary
 from mpizero.checkpoint.format import Param, params_data, step_name
 from mpizero.checkpoint.models import model_of
-from mpizero.checkpoint.read import SCRATCH
 from mpizero.checkpoint.save import Piece, write_part
 from mpizero.checkpoint.tensors import Tensors
 from mpizero.checkpoint.weights import Weights, fill_as, is_tied, own_params
 from mpizero.engine.config import SIZES
 from mpizero.engine.versions import versions
 from mpizero.errors import CheckpointError
-from mpizero.layout import MASTER
+from mpizero.layout import MASTER, READ_BLOCK
 from mpizero.layout.models import GPTConfig
 from mpizero.text import counted
 
@@ -52,7 +51,7 @@ def import_weights(path: str | Path, folder: str | Path, *, heads: int | None = 
 
 
 def _values(weights: Weights, names: list[str]) -> Iterator[Piece]:
-    scratch = np.empty(SCRATCH, np.uint8)
+    scratch = np.empty(READ_BLOCK, np.uint8)
     for name in names:
         values = np.empty(int(np.prod(weights.params[name])), np.float32)
         fill_as(weights, name, 0, values, scratch)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from mpizero.checkpoint.models import check_shapes, sizes_of
-from mpizero.checkpoint.resume import params_from_master, scratch_bytes
+from mpizero.checkpoint.resume import params_from_master
 from mpizero.checkpoint.together import together
 from mpizero.checkpoint.weights import Weights, fill_as, is_tied, open_weights, own_params
 from mpizero.comm import Group
@@ -17,11 +17,12 @@ from mpizero.errors import CheckpointError
 from mpizero.layout import MASTER
 from mpizero.layout.models import GPTConfig
 from mpizero.memory.kinds import WORKSPACE
+from mpizero.planner.need import scratch_bytes
 
 
 def init_weights(job: Job, path: str | Path) -> str:
     """Fill a fresh job's weights from a safetensors file or a checkpoint; a line for the user. Optimizer states stay 0,
-    the step too. Takes what `resume.loading_bytes` says beside what rests. Collective.
+    the step too. Takes what `planner.need.loading_bytes` says beside what rests. Collective.
 
     CheckpointError on every rank for a file that is damaged, foreign, or not the same on all hosts, and for parameters
     that are not those of the job's model.
@@ -77,7 +78,7 @@ def _cure(job: Job, found: tuple[str, dict[str, Any]] | None) -> str:
 
 def _fill(job: Job, weights: Weights) -> None:
     """This rank's range of the master weights."""
-    scratch = job.ledger.empty(scratch_bytes(job), np.uint8, WORKSPACE)
+    scratch = job.ledger.empty(scratch_bytes(job.geometry), np.uint8, WORKSPACE)
     for unit in job.state.units:
         master = unit.states[MASTER.name]
         for param, begin, where in unit.layout.pieces(unit.range_of(unit.placement.optim)):

@@ -14,8 +14,7 @@ from mpizero.checkpoint.files import opened, read_into
 from mpizero.checkpoint.format import ABOUT, BLOCK, Part
 from mpizero.dtypes import ITEMSIZE, numpy_dtype
 from mpizero.errors import CheckpointError
-
-SCRATCH = 16384  # bytes that are read at once of what was not asked for, where only a part of a block was
+from mpizero.layout import READ_BLOCK
 
 
 @final
@@ -40,7 +39,7 @@ class Checkpoint:
             raise CheckpointError(f"{self.folder / ABOUT} knows no {state} of {param}")
         end = int(np.prod(self.params[param])) if end is None else end
         out = np.empty(end - begin, numpy_dtype(self.kept[param][state]))
-        self.fill(state, param, begin, out, np.empty(SCRATCH, np.uint8))
+        self.fill(state, param, begin, out, np.empty(READ_BLOCK, np.uint8))
         return out
 
     def fill(self, state: str, param: str, begin: int, out: np.ndarray, scratch: np.ndarray) -> None:

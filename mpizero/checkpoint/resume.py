@@ -12,12 +12,13 @@ from mpizero.checkpoint.alike import changes, check_alike
 from mpizero.checkpoint.contents import check_numbers, read_contents
 from mpizero.checkpoint.files import parent_of
 from mpizero.checkpoint.folder import complete
-from mpizero.checkpoint.read import SCRATCH, Checkpoint, open_checkpoint
+from mpizero.checkpoint.read import Checkpoint, open_checkpoint
 from mpizero.checkpoint.together import together
 from mpizero.engine import fill
 from mpizero.engine.job import Job
 from mpizero.errors import CheckpointError, MpizeroError
 from mpizero.memory.kinds import WORKSPACE
+from mpizero.planner.need import scratch_bytes
 from mpizero.text import counted
 
 
@@ -36,6 +37,7 @@ def resume(job: Job, path: str | Path) -> Resumed:
     """Fill a fresh job's states from D/latest, D or D/step-00000020; each rank reads its own ranges. Collective.
 
     On as many ranks, the same mesh and stage, what follows is bit for bit the run that was not interrupted.
+    Takes what `planner.need.loading_bytes` says beside what rests.
     CheckpointError on every rank for a checkpoint that is damaged or foreign, with the last good one beside it, and for
     a run that would go on differently: see `alike`.
     """
@@ -55,16 +57,6 @@ def resume(job: Job, path: str | Path) -> Resumed:
     together(job.world, lambda: state.scaler.load_state_dict(about["scaler"]))
     job = _until_the_end(job)
     return Resumed(job, checkpoint.folder, tuple(about["runs"]), _said(job, checkpoint))
-
-
-def loading_bytes(job: Job) -> int:
-    """The most that `resume` takes beside what rests; never more than the largest unit."""
-    return max([scratch_bytes(job), *(fill.rounding_bytes(unit) for unit in job.state.units)])
-
-
-def scratch_bytes(job: Job) -> int:
-    """Of the buffer that files are read through."""
-    return max(min(SCRATCH, max(unit.layout.padded_numel * unit.param.itemsize for unit in job.state.units)), 16)
 
 
 def params_from_master(job: Job) -> None:
@@ -91,7 +83,7 @@ def _open_alike(job: Job, path: str | Path) -> Checkpoint:
 
 def _fill(job: Job, checkpoint: Checkpoint) -> None:
     """This rank's range of each state."""
-    scratch = job.ledger.empty(scratch_bytes(job), np.uint8, WORKSPACE)
+    scratch = job.ledger.empty(scratch_bytes(job.geometry), np.uint8, WORKSPACE)
     for unit in job.state.units:
         kept = unit.range_of(unit.placement.optim)
         for state, buffer in unit.states.items():

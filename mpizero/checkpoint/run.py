@@ -12,7 +12,7 @@ from typing import Any, TextIO, final
 from mpizero.checkpoint.folder import complete, lock, remove_old
 from mpizero.checkpoint.format import LATEST, step_name
 from mpizero.checkpoint.init import init_weights
-from mpizero.checkpoint.resume import Resumed, loading_bytes, resume
+from mpizero.checkpoint.resume import Resumed, resume
 from mpizero.checkpoint.save import save
 from mpizero.checkpoint.together import together
 from mpizero.engine.config import CheckpointSettings
@@ -20,6 +20,7 @@ from mpizero.engine.gather import gather_data
 from mpizero.engine.job import Job
 from mpizero.errors import CheckpointError
 from mpizero.planner import plan_memory
+from mpizero.planner.need import loading_bytes
 
 
 @final
@@ -79,7 +80,7 @@ class Checkpoints:
     def facts(self) -> dict[str, Any]:
         """For the summary: where it began, what is saved, and bytes of each rank, counted and planned. Collective."""
         rest = plan_memory([], self.job.geometry).at_rest_bytes
-        planned = {"saving": rest, "loading": rest + loading_bytes(self.job)}
+        planned = {"saving": rest, "loading": rest + loading_bytes(self.job.geometry)}
         memory: dict[str, int] = {}
         for what, peak in self.peaks.items():
             memory |= {f"{what}_peak": peak, f"planned_{what}_peak": planned[what]}

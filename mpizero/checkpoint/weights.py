@@ -10,11 +10,11 @@ import numpy as np
 
 from mpizero.checkpoint.format import LATEST
 from mpizero.checkpoint.models import EMBEDDING, OUTPUT, Shape
-from mpizero.checkpoint.read import SCRATCH, open_checkpoint
+from mpizero.checkpoint.read import open_checkpoint
 from mpizero.checkpoint.tensors import Tensors
 from mpizero.dtypes import ITEMSIZE, numpy_dtype
 from mpizero.errors import CheckpointError
-from mpizero.layout import MASTER
+from mpizero.layout import MASTER, READ_BLOCK
 
 BLOCK = 2**18  # elements that are read at once where nobody counts memory
 
@@ -80,7 +80,7 @@ def fill_as(weights: Weights, name: str, begin: int, out: np.ndarray, scratch: n
 
 def pieces(weights: Weights, name: str, dtype: str) -> Iterator[np.ndarray]:
     """All elements of a parameter, block by block, in a buffer that each block overwrites."""
-    numel, scratch = int(np.prod(weights.params[name], dtype=np.int64)), np.empty(SCRATCH, np.uint8)
+    numel, scratch = int(np.prod(weights.params[name], dtype=np.int64)), np.empty(READ_BLOCK, np.uint8)
     buffer = np.empty(min(BLOCK, numel), numpy_dtype(dtype))
     for begin in range(0, numel, BLOCK):
         piece = buffer[: min(BLOCK, numel - begin)]

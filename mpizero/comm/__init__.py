@@ -26,9 +26,9 @@ from mpizero.comm.hosts import needlessly_spread, overlaps
 from mpizero.comm.mesh import Mesh, mesh
 from mpizero.comm.mpi.main import run_main
 from mpizero.comm.mpi.start import start
-from mpizero.comm.ring import chunk
 from mpizero.comm.stream import Polled, Stream, Threaded, stream_for
 from mpizero.comm.traffic import Message, Record, Totals, TrafficLog
+from mpizero.layout.rings import chunk
 
 __all__ = ["Collective", "Group", "Mesh", "Message", "Offset", "Polled", "Record", "Stream", "Threaded", "Totals",
            "TrafficLog", "adder", "all_gather", "all_gather_values", "all_reduce", "barrier", "begin_all_gather",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import groupby, pairwise
 from typing import final
 
@@ -10,6 +10,7 @@ import numpy as np
 
 from mpizero.comm.channel import Array
 from mpizero.half import narrow, widen
+from mpizero.layout import rings
 from mpizero.memory.kinds import WORKSPACE
 from mpizero.memory.ledger import Allocator
 
@@ -17,26 +18,25 @@ Cast = Callable[[Array, Array], object]  # (source, out): out = source, rounded 
 Add = Callable[[Array, Array, Array], object]  # (a, b, out): out = a + b, rounded once; out may be a or b
 
 HALF, SINGLE = np.dtype(np.float16).char, np.dtype(np.float32).char
-BLOCK = 16384  # elements: four scratch blocks of float32 fit a core's own cache
-SMALL = 8192  # elements below which NumPy's one call is faster than two dozen
 
 
 def adder(dtype: np.dtype, width: int, mem: Allocator) -> Add:
     """The addition for arrays of `dtype` of at most `width` elements.
 
-    That of float16 takes 4 float32 blocks of workspace while it lives. NumPy adds float16 element by element, in 5.6
-    ns; this takes 2.8. The sum of two float16 in float32, rounded to float16, is their correctly rounded sum, since 24
-    >= 2 * 11 + 2 bits (Figueroa, "When is double rounding innocuous?", 1995).
+    That of float16 takes 4 float32 blocks of workspace while it lives (`rings.adder_bytes`). NumPy adds float16 element
+    by element, in 5.6 ns; this takes 2.8. The sum of two float16 in float32, rounded to float16, is their correctly
+    rounded sum, since 24 >= 2 * 11 + 2 bits (Figueroa, "When is double rounding innocuous?", 1995).
     """
     if dtype.itemsize != 2:
         return np.add
-    if dtype.char != HALF or width < SMALL:
+    block = rings.adder_block(dtype.name, width)
+    if not block:
         return _quiet(np.add)
-    x, y, z, more = (mem.empty(min(BLOCK, width), np.float32, WORKSPACE) for _ in range(4))
+    x, y, z, more = (mem.empty(block, np.float32, WORKSPACE) for _ in range(4))
 
     def add(a: Array, b: Array, out: Array) -> None:
-        for start in range(0, a.size, BLOCK):
-            part = slice(start, start + BLOCK)
+        for start in range(0, a.size, block):
+            part = slice(start, start + block)
             size = a[part].size
             widen(a[part], x[:size])
             widen(b[part], y[:size])
@@ -50,13 +50,14 @@ def adder(dtype: np.dtype, width: int, mem: Allocator) -> Add:
 class Rounding:
     """Values of dtype `source` as a sum of dtype `sums` takes them: rounded to what is sent, `wire`.
 
-    Arrays have at most `width` elements and are cast block by block, in workspace that lives as long as this.
+    Arrays have at most `width` elements and are cast block by block, in workspace that lives as long as this: as much
+    as `rings.rounding_bytes` says.
     """
 
     def __init__(self, source: np.dtype, wire: np.dtype, sums: np.dtype, width: int, mem: Allocator, *, adds: bool):
         """adds: whether `add` is called, and not only `put`."""
         dtypes = [dtype for dtype, _ in groupby((source, wire, sums))]
-        width = min(BLOCK, width)
+        width = self._block = min(rings.BLOCK, width)
         self._casts = [_caster(*pair, width, mem) for pair in pairwise(dtypes)]
         self._middle = mem.empty(width if len(dtypes) == 3 else 0, wire, WORKSPACE)
         self._addend = mem.empty(width if adds and self._casts else 0, sums, WORKSPACE)
@@ -65,18 +66,21 @@ class Rounding:
     def put(self, values: Array, total: Array) -> Array:
         """total = values."""
         with np.errstate(over="ignore", invalid="ignore"):
-            for start in range(0, values.size, BLOCK):
-                self._cast(values[start:start + BLOCK], total[start:start + BLOCK])
+            for part in self._blocks(values.size):
+                self._cast(values[part], total[part])
         return total
 
     def add(self, values: Array, total: Array) -> Array:
         """total = total + values."""
         assert self._add is not None
         with np.errstate(over="ignore", invalid="ignore"):
-            for start in range(0, values.size, BLOCK):
-                block, sums = values[start:start + BLOCK], total[start:start + BLOCK]
+            for part in self._blocks(values.size):
+                block, sums = values[part], total[part]
                 self._add(sums, self._cast(block, self._addend[:block.size]) if self._casts else block, sums)
         return total
+
+    def _blocks(self, numel: int) -> Iterator[slice]:
+        return (slice(start, start + self._block) for start in range(0, numel, max(self._block, 1)))
 
     def _cast(self, block: Array, out: Array) -> Array:
         if len(self._casts) == 2:

@@ -19,7 +19,7 @@ from mpizero.comm.collectives import (
 )
 from mpizero.comm.group import Group
 from mpizero.comm.mpi import reference
-from mpizero.comm.ring import chunk
+from mpizero.layout.rings import chunk
 
 Call = Callable[[], None]
 WARM_UP = 8  # rounds that do not count

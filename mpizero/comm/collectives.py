@@ -16,8 +16,8 @@ from mpizero.comm import mixed, ring
 from mpizero.comm.channel import Array, Channel
 from mpizero.comm.collective import Collective
 from mpizero.comm.group import Group
-from mpizero.comm.ring import chunk
 from mpizero.comm.wait import gave_up, wait
+from mpizero.layout.rings import chunk
 
 
 def reduce_scatter(group: Group, flat: Array, out: Array, **options: Any) -> None:

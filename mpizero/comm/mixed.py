@@ -25,7 +25,9 @@ import numpy as np
 from mpizero.comm import ring
 from mpizero.comm.addition import Rounding, adder
 from mpizero.comm.channel import Array, Channel, Requests
-from mpizero.comm.ring import SET_UP, Steps, chunk, set_up
+from mpizero.comm.ring import SET_UP, Steps, set_up
+from mpizero.layout import rings
+from mpizero.layout.rings import chunk
 from mpizero.memory.kinds import WORKSPACE
 
 
@@ -82,19 +84,19 @@ def reduce(channel: Channel, flat: Array, out: Array, root: int, accumulate: boo
 def _collect(channel: Channel, parts: list[tuple[int, Array]], dtype: np.dtype, accumulate: bool) -> Steps:
     """Receive each part, of `dtype`, from the rank beside it, or with `accumulate` add to it what is received."""
     width, adds = max((part.size for _, part in parts), default=0), accumulate and bool(parts)
-    landing = channel.mem.empty(ring.DEPTH * width if adds else 0, dtype, WORKSPACE)
+    landing = channel.mem.empty(rings.DEPTH * width if adds else 0, dtype, WORKSPACE)
     add = adder(dtype, width, channel.mem) if adds else None
     yield SET_UP
     under_way: deque[tuple[Array, Array, Requests]] = deque()
-    for number in range(len(parts) + ring.DEPTH):
-        if number >= ring.DEPTH and under_way:
+    for number in range(len(parts) + rings.DEPTH):
+        if number >= rings.DEPTH and under_way:
             part, received, requests = under_way.popleft()
             yield requests
             if add is not None:
                 add(part, received, part)
         if number < len(parts):
             other, part = parts[number]
-            place = part if add is None else landing[number % ring.DEPTH * width:][:part.size]
+            place = part if add is None else landing[number % rings.DEPTH * width:][:part.size]
             under_way.append((part, place, channel.receive(place, other)))
 
 
@@ -114,10 +116,10 @@ def _in_a_ring(channel: Channel, flat: Array, out: Array, accumulate: bool) -> S
     the other comes in.
     """
     rank, size, mem, wire = channel.rank, channel.size, channel.mem, out.dtype
-    left, right, last, width = (rank - 1) % size, (rank + 1) % size, size - 1, -(-flat.size // size)
+    left, right, last, width = (rank - 1) % size, (rank + 1) % size, size - 1, rings.longest(flat.size, size)
     own = Rounding(flat.dtype, wire, wire, width, mem, adds=True)
     total = Rounding(wire, wire, wire, width, mem, adds=accumulate)
-    buffers = [mem.empty(width, wire, WORKSPACE) for _ in range(2 if size > 2 or accumulate else 1)]
+    buffers = [mem.empty(width, wire, WORKSPACE) for _ in range(rings.in_a_ring(size, accumulate))]
     yield SET_UP
     results, sends = _cut(out, width, wire), channel.requests()
     for step in range(size):
@@ -144,14 +146,13 @@ def _straight(channel: Channel, flat: Array, out: Array, accumulate: bool, wire:
     """Messages are of dtype `wire`, sums of out's. See [Note: float32 sums].
 
     In turn s of a segment a rank sends to the s-th rank on its left and receives from the s-th on its right, so nobody
-    gets more than one message at a time. `ring.DEPTH` turns are under way.
+    gets more than one message at a time. `rings.DEPTH` turns are under way.
     """
     rank, size, mem = channel.rank, channel.size, channel.mem
-    longest = -(-flat.size // size)
+    longest = rings.longest(flat.size, size)
     chunks = [_cut(flat[chunk(flat.size, index, size)], longest, wire) for index in range(size)]
-    results, width = _cut(out, longest, wire), chunks[0][0].size
+    results, (depth, width) = _cut(out, longest, wire), rings.straight(flat.size, size, wire.itemsize)
     turns = [(k, shift) for k in range(len(results)) for shift in range(1, size)]
-    depth = min(ring.DEPTH, len(turns))
     landing = mem.empty(depth * width, wire, WORKSPACE)
     leaving = None if flat.dtype == wire else mem.empty(depth * width, wire, WORKSPACE)
     totals = results
@@ -187,5 +188,5 @@ def _length(part: slice) -> int:
 
 def _cut(part: Array, longest: int, wire: np.dtype) -> list[Array]:
     """A chunk in segments, as many as the longest chunk has: of a short one the last are short or empty."""
-    width = max(1, ring.SEGMENT_BYTES // wire.itemsize)
+    width = rings.segment(rings.SEGMENT_BYTES, wire.itemsize)
     return [part[start:start + width] for start in range(0, max(1, longest), width)]

@@ -35,12 +35,9 @@ import numpy as np
 
 from mpizero.comm.addition import Add, adder
 from mpizero.comm.channel import Array, Channel, Requests
+from mpizero.layout import rings
+from mpizero.layout.rings import chunk
 from mpizero.memory.kinds import WORKSPACE
-
-SEGMENT_BYTES = 2**21  # of a chunk that is added or handed down a chain
-GATHER_SEGMENT_BYTES = 2**22  # of a chunk that is only copied
-DEPTH = 2  # segments received ahead from another host: one arrives while another is added
-NEAR_DEPTH = 1  # within a host, where the core that adds also copies: more would only take more room in the cache
 
 Steps = Iterator[Requests]
 P = ParamSpec("P")
@@ -59,15 +56,6 @@ def set_up(ring: Callable[P, Steps]) -> Callable[P, Steps]:
     return made
 
 
-def chunk(numel: int, index: int, size: int) -> slice:
-    """The range of chunk `index` when `numel` elements are cut for `size` ranks.
-
-    Each has ceil(numel / size) of them, but the last ones are short or empty.
-    """
-    width = -(-numel // size)
-    return slice(min(index * width, numel), min((index + 1) * width, numel))
-
-
 @set_up
 def reduce_scatter(channel: Channel, flat: Array, out: Array, accumulate: bool = False) -> Steps:
     """out = sum over ranks of this rank's chunk of `flat`, or with `accumulate` out + sum.
@@ -75,19 +63,21 @@ def reduce_scatter(channel: Channel, flat: Array, out: Array, accumulate: bool =
     See [Note: ring], [Note: segments].
     """
     rank, size = channel.rank, channel.size
-    add = adder(flat.dtype, -(-flat.size // size), channel.mem)
+    add = adder(flat.dtype, rings.longest(flat.size, size), channel.mem) if size > 1 or accumulate else None
     if size == 1:
         yield SET_UP
-        _keep(flat, out, add if accumulate else None)
+        _keep(flat, out, add)
         return
+    assert add is not None
     left, right = (rank - 1) % size, (rank + 1) % size
-    chunks = _segments(flat, size, SEGMENT_BYTES)
+    chunks = _segments(flat, size, rings.SEGMENT_BYTES)
     # to which others will add: they go on to the right
     partial = [own for step in range(2, size) for own in chunks[rank - step]]
-    results = _pieces(out, SEGMENT_BYTES)
-    depth = NEAR_DEPTH if channel.is_near(left) else DEPTH
+    results = _pieces(out, rings.SEGMENT_BYTES)
     overwrite = not accumulate and not np.may_share_memory(flat, out)
-    landing = _landing(channel, partial, chunks[rank], results, depth=depth, overwrite=overwrite)
+    depth = rings.NEAR_DEPTH if channel.is_near(left) else rings.DEPTH
+    landing = _landing(channel, flat, partial if overwrite else partial + chunks[rank], depth, overwrite)
+    landing += results if overwrite else []
     yield SET_UP
     sends = channel.requests()
     for part in chunks[rank - 1]:
@@ -114,7 +104,7 @@ def all_gather(channel: Channel, flat: Array) -> Steps:
     if size == 1:
         return
     left, right = (rank - 1) % size, (rank + 1) % size
-    chunks = _segments(flat, size, GATHER_SEGMENT_BYTES)
+    chunks = _segments(flat, size, rings.GATHER_SEGMENT_BYTES)
     sends = channel.requests()
     for part in chunks[rank]:
         sends.send(part, right)
@@ -139,7 +129,7 @@ def broadcast(channel: Channel, flat: Array, root: int) -> Steps:
     rank, size = channel.rank, channel.size
     if size == 1:
         return
-    parts = _pieces(flat, SEGMENT_BYTES)
+    parts = _pieces(flat, rings.SEGMENT_BYTES)
     last = (rank + 1) % size == root
     incoming = [channel.receive(part, (rank - 1) % size) for part in parts] if rank != root else []
     sends = channel.requests()
@@ -163,27 +153,21 @@ def barrier(channel: Channel) -> Steps:
         distance *= 2
 
 
-def _landing(
-    channel: Channel, partial: list[Array], own: list[Array], results: list[Array], depth: int, overwrite: bool
-) -> list[Array]:
-    """Where the sums that a reduce-scatter receives arrive.
-
-    In `depth` pieces of workspace in turn; those for the result in the result itself if that may be overwritten, which
-    spares a pass over memory.
-    """
-    through_workspace = partial if overwrite else partial + own
-    depth = min(depth, len(through_workspace))
-    width = max((part.size for part in through_workspace), default=0)
+def _landing(channel: Channel, flat: Array, through: list[Array], depth: int, overwrite: bool) -> list[Array]:
+    """Where the sums that a reduce-scatter receives arrive: those of the segments `through` in `depth` pieces of
+    workspace in turn, or as many as there are. With `overwrite` those for the result come into the result itself, which
+    spares a pass over memory."""
+    most, width = rings.landing(flat.size, channel.size, flat.itemsize, overwrite)
     # one array: an allocator has it at hand more often than two
-    workspace = channel.mem.empty(depth * width, own[0].dtype, WORKSPACE)
-    places = [workspace[number % depth * width:][:part.size] for number, part in enumerate(through_workspace)]
-    return places + results if overwrite else places
+    workspace = channel.mem.empty(most * width, flat.dtype, WORKSPACE)
+    depth = min(depth, most)
+    return [workspace[number % depth * width:][:part.size] for number, part in enumerate(through)]
 
 
 def _keep(flat: Array, out: Array, add: Add | None) -> None:
     """The reduce-scatter of a group of one: out = flat or, with `add`, out + flat."""
     if add is not None:
-        for total, own in zip(_pieces(out, SEGMENT_BYTES), _pieces(flat, SEGMENT_BYTES), strict=True):
+        for total, own in zip(_pieces(out, rings.SEGMENT_BYTES), _pieces(flat, rings.SEGMENT_BYTES), strict=True):
             add(total, own, total)
     elif not np.may_share_memory(flat, out):
         np.copyto(out, flat)
@@ -199,5 +183,5 @@ def _pieces(part: Array, nbytes: int) -> list[Array]:
 
     An empty array is one empty piece: it sends a message too.
     """
-    width = max(1, nbytes // part.itemsize)
+    width = rings.segment(nbytes, part.itemsize)
     return [part[start:start + width] for start in range(0, max(1, part.size), width)]

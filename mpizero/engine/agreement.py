@@ -11,7 +11,8 @@ import numpy as np
 
 from mpizero.comm import Group, all_gather_values
 from mpizero.engine.unit import Unit
-from mpizero.layout import OWNED, MeshShape
+from mpizero.layout import OWNED, MeshShape, norm_block_numel
+from mpizero.memory.kinds import WORKSPACE
 from mpizero.memory.ledger import Ledger
 from mpizero.optim import sum_of_squares
 
@@ -40,10 +41,13 @@ def finish_grads(world: Group, units: Sequence[Unit], ledger: Ledger, loss: floa
     rank was asked to stop.
 
     Every rank sums the squares of its own 1/N of each unit, whatever is kept where, and all add the ranks' values in
-    the same order: so the norm is the same bit for bit for every strategy.
+    the same order: so the norm is the same bit for bit for every strategy. Workspace: a block of float64, of one size
+    on all ranks.
     """
     units = [unit for unit in units if not unit.layout.frozen]
-    squares = [sum_of_squares(unit.part_of(unit.grad, part), ledger) for unit in units for part in unit.counted]
+    wide = ledger.empty(norm_block_numel([unit.layout for unit in units], world.size), np.float64, WORKSPACE)
+    squares = [sum_of_squares(unit.part_of(unit.grad, part), wide) for unit in units for part in unit.counted]
+    del wide
     table = _all_values(world, [loss, targets, stop, *squares], "agree")
     if units and units[0].placement.grads is OWNED:
         table = np.hstack([table[:, :3], _of_ranks(table[:, 3:], units[0].mesh.shape)])

@@ -18,7 +18,7 @@ from mpizero.engine.task import Task
 from mpizero.engine.unit import Pending, Unit, Update
 from mpizero.errors import ConfigError
 from mpizero.layout import DEVICE, Axis, Tier, Wrapping
-from mpizero.memory.kinds import ACTIVATION
+from mpizero.memory.kinds import ACTIVATION, KEPT_INPUT
 from mpizero.memory.ledger import Ledger
 from mpizero.memory.links import Link, Way
 from mpizero.nn.ops.gradients import Gradients
@@ -45,9 +45,11 @@ from mpizero.schedule.actions import (
     Move,
     OptimStep,
     Phase,
+    Recompute,
     ReduceGrad,
     ReduceScatterGrad,
     Reshard,
+    Save,
     UnknownAction,
     Unshard,
     UploadGrad,
@@ -62,7 +64,7 @@ Array = np.ndarray
 @dataclass(frozen=True)
 class ActionRecord:
     """An action that was run: when (perf_counter), live bytes by kind after it, and the most that lived during it, also
-    by kind."""
+    by kind, all of the device; and of the other tiers what lived after it and the most during it."""
 
     action: Action
     text: str  # as a person writes it
@@ -73,6 +75,7 @@ class ActionRecord:
     live: dict[str, int]
     peak_bytes: int
     peak_live: dict[str, int]
+    elsewhere: dict[Tier, tuple[dict[str, int], int]]
 
 
 @dataclass
@@ -92,7 +95,7 @@ class Executor:
         """written: the parameters whose gradient an unsharded gradient holds already; the units' own set. stream: what
         drives collectives that are begun; by polls, unless given."""
         self.task, self.segments, self.units, self.links = task, wrapping.segments, units, links
-        self.ledger, self._ledgers = tiers[DEVICE], list(tiers.values())
+        self.ledger, self.tiers = tiers[DEVICE], tiers
         self._written, self.stream = written, stream or Polled()
         self._pending: dict[Going, Pending] = {}  # what was begun
         self.values: dict[Value, Any] = {}
@@ -133,7 +136,7 @@ class Executor:
             raise UnknownAction(action)
         self.stream.poll()
         text, label = self._names.get(action) or self._names.setdefault(action, (show(action), self._label(action)))
-        for ledger in self._ledgers:
+        for ledger in self.tiers.values():
             ledger.at(text, label)
         begin = time.perf_counter()
         execute(self, action)
@@ -142,7 +145,9 @@ class Executor:
         if self.timeline is not None:
             self.timeline.append(ActionRecord(action, text, label, self.phase, begin, end,
                                               dict(self.ledger.live), self.ledger.action_peak_bytes,
-                                              self.ledger.action_peak_live))
+                                              self.ledger.action_peak_live,
+                                              {tier: (dict(ledger.live), ledger.action_peak_bytes)
+                                               for tier, ledger in self.tiers.items() if tier is not DEVICE}))
 
     def _label(self, action: Any) -> str:
         """The name of the segment or unit that the action is about; "" if of neither."""
@@ -192,12 +197,22 @@ class Executor:
         self.values[v.targets(action.mb)] = self.ledger.adopt(targets, ACTIVATION)
 
     def _forward(self, action: Forward) -> None:
-        segment, mb = action.segment, action.mb
+        segment, mb, x = action.segment, action.mb, v.x(action.segment, action.mb)
+        if action.save is Save.INPUT:
+            self.values[v.kept(segment, mb)] = self.ledger.rekind(self.values[x], KEPT_INPUT)
         compute = self.task.model.segments[segment].forward
-        y, context = compute(self._params(segment), self._take(v.x(segment, mb)), self.ledger)
+        y, context = compute(self._params(segment), self._take(x), self.ledger)
         self.values[v.x(segment + 1, mb)] = y
-        if action.save:
+        if action.save is Save.ALL:
             self.values[v.saved(segment, mb)] = context
+
+    def _recompute(self, action: Recompute) -> None:
+        segment, mb, x = action.segment, action.mb, v.kept(action.segment, action.mb)
+        self.ledger.rekind(self.values[x], ACTIVATION)
+        compute = self.task.model.segments[segment].forward
+        y, self.values[v.saved(segment, mb)] = compute(self._params(segment), self._take(x), self.ledger)
+        if action.onward:
+            self.values[v.kept(segment + 1, mb)] = self.ledger.rekind(y, KEPT_INPUT)
 
     def _loss(self, action: Loss) -> None:
         last, mb = len(self.segments), action.mb
@@ -273,6 +288,7 @@ EXECUTE: dict[type, Callable[[Executor, Any], None]] = {
     LoadBatch: Executor._load_batch,
     Reshard: lambda run, action: run.units[action.unit].reshard(),
     Forward: Executor._forward,
+    Recompute: Executor._recompute,
     Loss: Executor._loss,
     LossBackward: Executor._loss_backward,
     Backward: Executor._backward,

@@ -18,6 +18,7 @@ def whole_state(unit: Unit, name: str) -> np.ndarray:
 
     A view of the unit's own buffer where that is whole, else workspace.
     """
+    unit.ledger.at("digest", unit.layout.name)
     kept = unit.states[name]
     if unit.placement.optim is REPLICATED:
         return kept[: unit.layout.numel]

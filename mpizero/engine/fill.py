@@ -6,18 +6,17 @@ import numpy as np
 
 from mpizero.engine.unit import Unit
 from mpizero.half import narrow
-from mpizero.layout import MASTER, REPLICATED, SHARDED, UPDATE_BLOCK, Axis
+from mpizero.layout import MASTER, REPLICATED, SHARDED, Axis, FlatLayout, rounding_block_numel
 from mpizero.memory.kinds import WORKSPACE
 from mpizero.nn.model import DRAW_BLOCK, Model
 from mpizero.nn.ops.blocks import spans
 
 
 def initialise(unit: Unit, model: Model, seed: int) -> None:
-    """Draw what this rank keeps, and nothing else, block by block. Workspace: a block of float32, and what drawing it
-    takes."""
+    """Draw what this rank keeps, and nothing else, block by block. Workspace: see `drawing_bytes`."""
     unit.ledger.at("init", unit.layout.name)
     master, optimised = unit.states[MASTER.name], unit.range_of(unit.placement.optim)
-    size = max(min(DRAW_BLOCK, unit.layout.padded_numel // 16), 1)  # never more than the unit weighs in 16 bits
+    size = _drawing_block(unit.layout)
     block = unit.ledger.empty(size, np.float32, WORKSPACE)
     for param, begin, piece in unit.layout.pieces(unit.range_of(unit.placement.params)):
         for span in spans(piece.stop - piece.start, size):
@@ -29,12 +28,26 @@ def initialise(unit: Unit, model: Model, seed: int) -> None:
                 unit.part_of(master, own)[...] = values[own.start - low : own.stop - low]
 
 
+def drawing_bytes(layout: FlatLayout, kept: slice, model: Model) -> int:
+    """Workspace of `initialise`, of a rank that keeps the elements `kept`: a block of float32, and what drawing it
+    takes, as far as the model's values tell."""
+    size = _drawing_block(layout)
+    return 4 * size + max((model.draw(param).workspace(begin + span.start, span.stop - span.start)
+                           for param, begin, piece in layout.pieces(kept)
+                           for span in spans(piece.stop - piece.start, size)), default=0)
+
+
+def _drawing_block(layout: FlatLayout) -> int:
+    """Elements: with all that drawing them takes never more than the unit weighs in 16 bits."""
+    return max(min(DRAW_BLOCK, layout.padded_numel // 16), 1)
+
+
 def params_from_master(unit: Unit) -> None:
     """Round "master", which was filled from outside, into the parameters, and complete those that are kept whole: then
-    collective along the shard axis. Workspace: see `rounding_bytes`."""
+    collective along the shard axis. Workspace: `planner.need.rounding_bytes`."""
     master, out = unit.states[MASTER.name], unit.updated_param
-    if rounding_bytes(unit):
-        size = _rounding_block(unit)
+    if unit.dtype == np.float16 and master.dtype == np.float32:
+        size = rounding_block_numel(master.size)
         scratch, more = (unit.ledger.empty(size, np.float32, WORKSPACE) for _ in range(2))
         for start in range(0, master.size, size):
             part = slice(start, min(start + size, master.size))
@@ -43,14 +56,3 @@ def params_from_master(unit: Unit) -> None:
         np.copyto(out, master, casting="unsafe")  # same_kind does not know bfloat16
     if unit.placement.params is REPLICATED and unit.placement.optim is SHARDED:
         unit.all_gather_param(Axis.SHARD).finish()
-
-
-def rounding_bytes(unit: Unit) -> int:
-    """Workspace of `params_from_master`."""
-    rounds = unit.dtype == np.float16 and unit.states[MASTER.name].dtype == np.float32
-    return 2 * 4 * _rounding_block(unit) if rounds else 0
-
-
-def _rounding_block(unit: Unit) -> int:
-    """Elements: at most a quarter of the range, so that two float32 blocks weigh less than any unit."""
-    return max(min(UPDATE_BLOCK, unit.states[MASTER.name].size // 4), 1)

@@ -7,14 +7,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 
-import numpy as np
-
 from mpizero.comm import Group, Mesh, TrafficLog, mesh, overlaps, stream_for
 from mpizero.data import Batch, global_samples, until
 from mpizero.engine.alike import compare_data, compare_model, compare_settings
 from mpizero.engine.config import Settings, TrainConfig
 from mpizero.engine.executor import Executor
 from mpizero.engine.fill import initialise
+from mpizero.engine.need import Tables, run_need, tables
 from mpizero.engine.optimizers import OptimSettings, parse_betas
 from mpizero.engine.resolve import resolve
 from mpizero.engine.samples import check_data, count_targets, with_epochs
@@ -28,11 +27,11 @@ from mpizero.memory.heap import keep_heap
 from mpizero.memory.host import available_bytes
 from mpizero.memory.ledger import Ledger
 from mpizero.memory.links import Link, Way, make_links, parse_limits
-from mpizero.nn.losses import CrossEntropy
 from mpizero.optim import SGD, Adam, Lion, LossScaler, Optimizer
-from mpizero.planner import plan_memory, plan_traffic, sent_bytes
+from mpizero.planner import moved_by_link, plan_memory, plan_traffic, sent_bytes
+from mpizero.planner.need import Peak, host_peak
 from mpizero.quantities import in_units
-from mpizero.schedule import Schedule, Setup, set_up
+from mpizero.schedule import Schedule, Setup, set_up, updates_on
 from mpizero.text import counted
 
 
@@ -68,6 +67,16 @@ class Job:
         """Bytes that this rank sends in a step, by whether its update is skipped."""
         return {skipped: sent_bytes(plan_traffic(self.lists.step(skipped), self.geometry)) for skipped in (False, True)}
 
+    @cached_property
+    def planned_moved(self) -> dict[bool, dict[str, int]]:
+        """Bytes that this rank moves between tiers in a step, by link, by whether its update is skipped."""
+        return {skipped: moved_by_link(self.lists.step(skipped), self.geometry) for skipped in (False, True)}
+
+    @property
+    def update_ledger(self) -> Ledger:
+        """Of the tier on which updates run, and gradients are looked at for them."""
+        return self.tiers[updates_on(self.geometry.placement)]
+
     @property
     def traced(self) -> bool:
         """Whether actions and messages are timed: where a log is written."""
@@ -98,12 +107,19 @@ class Job:
         sums over ranks are means."""
         return count_targets(self.task.data, self.state.position, self.end)
 
+    @cached_property
+    def tables(self) -> Tables:
+        """Planned bytes of a microbatch, and of a held-out batch."""
+        return tables(self.task, self.settings, self.world.size)
+
+    @cached_property
+    def need(self) -> Peak | None:
+        """The most that a rank's device must hold; None where the plan does not know all that computations take."""
+        return run_need(self.lists, self.geometry, self.task, self.settings, self.tables)
+
     def activations(self) -> ActivationBytes | None:
-        """Planned bytes of a microbatch; None where the model does not tell, or the loss is another than it assumes."""
-        plan, targets = self.task.model.spec.activations, self.batch(0).targets
-        if plan is None or not isinstance(self.task.loss, CrossEntropy) or targets.dtype != np.int64:
-            return None
-        return plan(targets.shape, self.settings.dtype)
+        """Planned bytes of a microbatch; None where they are not known."""
+        return self.tables.train
 
 
 def prepare(config: TrainConfig, world: Group, *, task: Task | None = None, policy: Policy | None = None,
@@ -114,8 +130,8 @@ def prepare(config: TrainConfig, world: Group, *, task: Task | None = None, poli
     task: in place of the one that the configuration names. policy: which parameters make a unit, see `layout.wrap`, in
     place of the configuration's `wrap`. debug: as of the configuration, which need not say so too.
 
-    ConfigError for what can never work, DataError for data that cannot be used, OutOfDeviceMemory where the states do
-    not fit.
+    ConfigError for what can never work, DataError for data that cannot be used, OutOfDeviceMemory where the run would
+    not fit: before anything is made, if its plan knows all that it takes.
     """
     keep_heap()
     settings = resolve(config, ranks=world.size)
@@ -141,6 +157,7 @@ def prepare(config: TrainConfig, world: Group, *, task: Task | None = None, poli
                    reduce_dtype=settings.reduce_dtype, sum_dtype=settings.sum_dtype, optimizer=settings.optim.spec,
                    policy=policy or named_policy(settings.wrap, task.model.spec, settings.dtype))
     _check_host(setup, world)
+    _check_room(setup, task, settings, world.size)
     compare_model(setup.wrapping, world)
     grid, written = mesh(world, setup.geometry.mesh), set[str]()
     geometry = setup.geometry.at(grid.group(Axis.SHARD).rank)
@@ -160,7 +177,8 @@ def _check_host(setup: Setup, world: Group) -> None:
     """OutOfDeviceMemory where this host has no room for the model states of its ranks. Before any rank fills some of
     it."""
     actions, geometry, here = setup.lists.step(), setup.geometry, world.hosts[world.rank]
-    peaks = {shard_rank: plan_memory(actions, geometry.at(shard_rank)).peak_bytes
+    peaks = {shard_rank: sum(plan_memory(actions, geometry.at(shard_rank), tier=tier).peak_bytes
+                             for tier in (DEVICE, HOST))
              for shard_rank in geometry.representatives}
     planned = [peaks[geometry.like(geometry.mesh.coordinate(rank, Axis.SHARD))]
                for rank, host in enumerate(world.hosts) if host == here]
@@ -170,6 +188,24 @@ def _check_host(setup: Setup, world: Group) -> None:
                                 f"{in_units(sum(planned))} ({in_units(max(planned))} each), but it has "
                                 f"{in_units(available)} of memory left: use a smaller model, a higher `stage`, or more "
                                 "hosts")
+
+
+def _check_room(setup: Setup, task: Task, settings: Settings, ranks: int) -> None:
+    """OutOfDeviceMemory where the run needs more than a device or a rank's part of the host has, of all ranks alike. Of
+    one whose plan does not know all that it takes, the ledger tells when it comes to that."""
+    if settings.device_memory is not None:
+        need = run_need(setup.lists, setup.geometry, task, settings, tables(task, settings, ranks))
+        _check_tier("device", need, settings.device_memory, "use a higher `stage`, more ranks, a smaller `batch_size`, "
+                    "`offload`, or a larger `device_memory`")
+    if settings.host_memory is not None:
+        _check_tier("host", host_peak(setup.lists.step(), setup.geometry), settings.host_memory,
+                    "use more ranks, a higher `stage`, or a larger `host_memory`")
+
+
+def _check_tier(tier: str, need: Peak | None, has: int, cure: str) -> None:
+    if need is not None and need.nbytes > has:
+        raise OutOfDeviceMemory(f"out of {tier} memory: the run needs {need.nbytes:,} bytes on a rank (at "
+                                f"{need.during}), and `{tier}_memory` has {has:,}: {cure}")
 
 
 def make_scaler(settings: Settings) -> LossScaler:

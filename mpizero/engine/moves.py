@@ -9,12 +9,21 @@ import numpy as np
 from mpizero.comm import adder
 from mpizero.engine.unit import Array, Pending, Unit
 from mpizero.layout import DEVICE, HOST
+from mpizero.layout.links import chunk_numel
 from mpizero.memory.kinds import GRAD, WORKSPACE
 from mpizero.memory.ledger import Ledger
-from mpizero.memory.links import Link, Way, chunk_numel
+from mpizero.memory.links import Link, Way
 
 DOWN, UP = (DEVICE, HOST), (HOST, DEVICE)
 Links = Mapping[Way, Link]
+
+
+def moved_bytes(links: Links) -> dict[str, int]:
+    """What the records of the links come to, by name, both directions together."""
+    totals = dict.fromkeys((link.name for link in links.values()), 0)
+    for link in links.values():
+        totals[link.name] += sum(record.nbytes for record in link.records)
+    return totals
 
 
 def download_grad(unit: Unit, links: Links) -> Pending:
@@ -38,7 +47,7 @@ def download_grad(unit: Unit, links: Links) -> Pending:
 
 def _adding(part: Array, ledger: Ledger) -> Callable[[Array, Array], object]:
     """What lands beside a chunk of the sum and is added to it, rounded once, as a ring adds."""
-    landing = ledger.empty(chunk_numel(part), part.dtype, WORKSPACE)
+    landing = ledger.empty(chunk_numel(part.size, part.itemsize), part.dtype, WORKSPACE)
     add = adder(part.dtype, landing.size, ledger)
 
     def put(total: Array, values: Array) -> None:

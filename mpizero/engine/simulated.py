@@ -13,7 +13,7 @@ from statistics import fmean
 from typing import Any
 
 from mpizero.layout import Axis, Geometry
-from mpizero.planner.costs import Costs
+from mpizero.planner.costs import OF_SEGMENTS, Costs
 from mpizero.planner.timeline import Timeline, simulate
 from mpizero.schedule import Action, effect_of
 
@@ -31,7 +31,7 @@ def simulated(actions: Sequence[Action], ranks: Sequence[Row], geometry: Geometr
 
 def _events(timeline: Timeline, labels: dict[str, list[str]]) -> Iterator[Row]:
     for event in timeline.events:
-        of = "segment" if event.work.kind in ("forward", "backward") else "unit"
+        of = "segment" if event.work.kind in OF_SEGMENTS else "unit"
         yield {"work": event.work.kind, "label": labels[of][event.work.index], "stream": event.stream,
                "begin_s": event.start, "end_s": event.end}
 
@@ -52,7 +52,7 @@ def measured_costs(actions: Sequence[Action], ranks: Sequence[Row], geometry: Ge
 
     segments = [segment.name for segment in geometry.wrapping.segments]
     units = [unit.name for unit in geometry.wrapping.units]
-    return Costs(**{field.name: of(field.name, segments if field.name in ("forward", "backward") else units)
+    return Costs(**{field.name: of(field.name, segments if field.name in OF_SEGMENTS else units)
                     for field in fields(Costs)})
 
 

@@ -12,23 +12,24 @@ from mpizero.engine.job import Job
 from mpizero.engine.replicas import compare_replicas
 from mpizero.engine.trainer import Progress, evaluate_loss
 from mpizero.engine.versions import versions
-from mpizero.layout import MASTER, Axis
+from mpizero.layout import DEVICE, MASTER, Axis
 from mpizero.memory.kinds import ACTIVATION, MODEL_STATE
-from mpizero.memory.ledger import Ledger
 from mpizero.planner import (
     formula_after_backward,
     formula_sent,
     gathered_more,
+    moved_by_link,
     plan_memory,
     plan_traffic,
     sent_between,
     sent_by_op,
 )
+from mpizero.planner.need import actions_peak, digest_peak, highest
 from mpizero.schedule import STRATEGIES, Action
 
 # of StepSettings
 OPTIONS = ("accumulation", "no_sync", "backward_prefetch", "forward_prefetch", "keep_last_unit", "limit_all_gathers",
-           "overlap")
+           "overlap", "offload", "recompute", "recompute_interval")
 
 
 def summarise(job: Job, progress: Progress) -> dict[str, Any]:
@@ -39,7 +40,7 @@ def summarise(job: Job, progress: Progress) -> dict[str, Any]:
     mismatches = compare_replicas(job.world, job.state.units)
     names = [MASTER.name, *(state.name for state in job.optimizer.spec.states)]
     digests = {name: sha256(job.task.model.spec, job.state.units, name) for name in names}
-    memory |= _device_peak(job.ledger)  # now that nothing more needs the device
+    memory |= _device_peak(job, progress)  # now that nothing more needs the device
     ranks = gather_data(job.world, [memory, traffic, progress.seconds_by])
     settings = job.settings
     return {
@@ -117,14 +118,33 @@ def _memory(job: Job, progress: Progress) -> dict[str, Any]:
         "planned_after_backward": plan.after_backward_bytes,
         "planned_at_rest": plan.at_rest_bytes,
         "planned_peak": plan.peak_bytes,
+        **_elsewhere(job, progress),
         "formula_after_backward": formula_after_backward(job.geometry),
     }
 
 
-def _device_peak(ledger: Ledger) -> dict[str, Any]:
-    """The most that has lived at a time, all kinds together, and what it was."""
+def _elsewhere(job: Job, progress: Progress) -> dict[str, Any]:
+    """The peaks of the other tiers, counted and planned."""
+    found: dict[str, Any] = {}
+    for tier, ledger in job.tiers.items():
+        if tier is not DEVICE:
+            plan = plan_memory(_ran(job, progress), job.geometry, tier=tier)
+            found |= {f"{tier}_peak": ledger.peak_bytes, f"planned_{tier}_peak": plan.device_peak_bytes}
+    return found
+
+
+def _device_peak(job: Job, progress: Progress) -> dict[str, Any]:
+    """The most that has lived at a time, all kinds together, and what it was; planned None where the plan does not know
+    all that computations take."""
+    ledger, geometry = job.ledger, job.geometry
+    evaluated = progress.evaluated is not None or not progress.signal
+    planned = highest([actions_peak(_ran(job, progress), geometry, job.tables.train),
+                       actions_peak(job.lists.evaluate if evaluated else [], geometry, job.tables.held_out),
+                       digest_peak(geometry)])
     return {"device_peak": ledger.peak_bytes, "device_peak_by_kind": ledger.peak_live,
-            "device_peak_action": ledger.peak_action}
+            "device_peak_action": ledger.peak_action,
+            "planned_device_peak": planned and planned.nbytes,
+            "planned_device_peak_action": planned and planned.during}
 
 
 def _ran(job: Job, progress: Progress) -> list[Action]:
@@ -156,5 +176,7 @@ def _traffic(job: Job, progress: Progress) -> dict[str, Any]:
         "planned_sent_bytes_per_step": sum(planned.values()),
         "formula_sent_bytes_per_step": _formula_sent(job, progress),
         "planned_by_op": planned,
+        "moved_bytes_per_step": progress.moved,
+        "planned_moved_bytes_per_step": moved_by_link(_ran(job, progress), job.geometry),
         "steps_off_plan": progress.off_plan,
     }

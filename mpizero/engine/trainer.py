@@ -11,6 +11,7 @@ from mpizero.data import eval_batches
 from mpizero.engine.agreement import Agreed, finish_grads, mean_loss
 from mpizero.engine.executor import ActionRecord, LossSum
 from mpizero.engine.job import Job
+from mpizero.engine.moves import moved_bytes
 from mpizero.engine.replicas import check_replicas
 from mpizero.engine.spent import added, seconds_by
 from mpizero.engine.unit import Update
@@ -50,7 +51,8 @@ class Progress:
     sent: dict[str, int] = field(default_factory=dict)
     messages: int = 0
     between: int = 0  # bytes of planned ops that left the host
-    off_plan: int = 0  # steps whose traffic was not the planned one
+    moved: dict[str, int] = field(default_factory=dict)  # bytes by link between tiers
+    off_plan: int = 0  # steps whose traffic, or moves, were not the planned ones
     signal: int = 0  # the number of the one that ended the steps early
     at_rest: dict[str, int] = field(default_factory=dict)  # live bytes by kind after the last step
     seconds_by: dict[str, float] = field(default_factory=dict)  # of all steps
@@ -69,7 +71,8 @@ def run_steps(job: Job, report: Callable[[StepRecord], None] = lambda record: No
     ReplicaMismatch where replicas differ, OutOfDeviceMemory.
     """
     progress = Progress()
-    job.ledger.reset_peaks()
+    for each in job.tiers.values():
+        each.reset_peaks()
     job.executor.after_backward = {}
     left = max(job.settings.steps - job.state.step, 0)
     for _ in range(left if steps is None else steps if job.settings.end is None else min(steps, left)):
@@ -95,6 +98,8 @@ def _due(job: Job, every: int) -> bool:
 def _one_step(job: Job, progress: Progress, stop: Callable[[], int]) -> StepRecord:
     begin, state, ledger = time.perf_counter(), job.state, job.ledger
     job.log.clear()
+    for link in job.links.values():
+        link.records.clear()
     job.executor.spent.clear()
     if job.traced:
         job.executor.timeline = []
@@ -112,7 +117,8 @@ def _one_step(job: Job, progress: Progress, stop: Callable[[], int]) -> StepReco
     sent = _account(job, progress, agreed.found_inf)
     _keep_trace(job, progress, step, agreed.found_inf)
     seconds = time.perf_counter() - begin
-    parts = seconds_by(job.executor.spent, job.log.records, seconds)
+    moves = [record for link in job.links.values() for record in link.records]
+    parts = seconds_by(job.executor.spent, job.log.records, moves, seconds)
     progress.seconds_by = added(progress.seconds_by, parts)
     return StepRecord(step, agreed.loss, agreed.total_norm, lr, scale, agreed.found_inf, seconds,
                       agreed.targets / seconds, ledger.live_bytes, ledger.peak_bytes, sent, parts)
@@ -128,7 +134,7 @@ def _accumulate(job: Job, scale: float, stop: Callable[[], int]) -> Agreed:
     expected = job.count_targets()
 
     def agree(found: LossSum) -> Agreed:
-        return finish_grads(job.world, job.state.units, job.ledger, found.loss, found.targets, scale, stop())
+        return finish_grads(job.world, job.state.units, job.update_ledger, found.loss, found.targets, scale, stop())
 
     agreed = job.executor.run(job.lists.accumulate, batch=job.batch, grad_scale=scale / max(expected, 1),
                               agree=agree).agreed
@@ -151,10 +157,12 @@ def _account(job: Job, progress: Progress, skipped: bool) -> int:
     totals = job.log.totals()
     counted = {op: total for op, total in totals.items() if op not in AGREEMENT_OPS}
     sent = sum(total.bytes_sent for total in counted.values())
-    progress.off_plan += sent != job.planned_sent[skipped]
+    moved = moved_bytes(job.links)
+    progress.off_plan += sent != job.planned_sent[skipped] or moved != job.planned_moved[skipped]
     if not skipped or not progress.updates:
         progress.sent = {op: total.bytes_sent for op, total in totals.items()}
         progress.messages = sum(total.messages for total in counted.values())
+        progress.moved = moved
         progress.between = sum(total.bytes_between for total in counted.values())
     return sent
 

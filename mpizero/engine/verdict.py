@@ -29,7 +29,7 @@ def _replicas(summary: dict[str, Any]) -> Iterator[str]:
 
 
 def _memory(summary: dict[str, Any]) -> Iterator[str]:
-    """Model states of each rank, kind by kind where kinds tell, else their sum."""
+    """Model states of each rank, kind by kind where kinds tell, else their sum; and the device as a whole."""
     for rank, row in enumerate(summary["memory"]):
         for moment, words in MOMENTS.items():
             kinds = {kind: row["by_kind"][kind] for kind in MODEL_STATE} | {"all model states": row}
@@ -38,6 +38,9 @@ def _memory(summary: dict[str, Any]) -> Iterator[str]:
             if off:
                 name, counted, planned = off[0]
                 yield f"rank {rank} held {counted:,} bytes of {name} {words}, but {planned:,} were planned"
+        if row["planned_device_peak"] not in (None, row["device_peak"]):
+            yield (f"rank {rank} held {row['device_peak']:,} bytes of all kinds at {row['device_peak_action']}, but "
+                   f"{row['planned_device_peak']:,} were planned")
 
 
 def _traffic(summary: dict[str, Any]) -> Iterator[str]:

@@ -13,6 +13,10 @@ from mpizero.layout.spec import ParamSpec
 
 # elements updated at once by the optimizer: five blocks of float32 stay in L2; a plan counts the gradient's
 UPDATE_BLOCK = 32768
+# elements whose squares are added at once, in float64: 64 KiB; below OpenBLAS's limit (10,000) for a threaded, hence
+# reordered, dot
+NORM_BLOCK = 8192
+READ_BLOCK = 16384  # bytes that are read at once of a file of which not all is wanted
 
 
 @dataclass(frozen=True)
@@ -78,6 +82,17 @@ def flatten(name: str, params: Iterable[ParamSpec], ranks: int) -> FlatLayout:
         offsets.append(numel)
         numel += param.numel
     return FlatLayout(name, params, tuple(offsets), numel, -(-numel // ranks) * ranks)
+
+
+def rounding_block_numel(numel: int) -> int:
+    """Elements that are rounded at once when `numel` master weights were read: at most a quarter of them, so that two
+    float32 blocks weigh less than any unit."""
+    return max(min(UPDATE_BLOCK, numel // 4), 1)
+
+
+def norm_block_numel(units: Iterable[FlatLayout], ranks: int) -> int:
+    """Elements of the largest block when each of `ranks` ranks adds the squares of its 1/N of all units that train."""
+    return min(NORM_BLOCK, max((unit.shard_numel(ranks) for unit in units if not unit.frozen), default=0))
 
 
 def update_block_numel(numel: int) -> int:

@@ -5,20 +5,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cache
 from itertools import pairwise
 
 from mpizero.dtypes import ITEMSIZE
 from mpizero.errors import ConfigError
 from mpizero.layout.spec import ActivationBytes, ModelSpec, ParamSpec, SegmentBytes, SegmentSpec
+from mpizero.layout.tapes.blocks import compute_itemsize
+from mpizero.layout.tapes.embedding import embedding, embedding_backward
+from mpizero.layout.tapes.gpt import block_backward, block_forward, head_backward, head_forward
+from mpizero.layout.tapes.loss import cross_entropy, cross_entropy_backward
+from mpizero.layout.tapes.mlp import DATA, linear_segment, linear_segment_backward
 
-DATA_ITEMSIZE = 4  # float32 features
 INT64 = 8  # a token or a target
-
-
-def compute_itemsize(dtype: str) -> int:
-    """Bytes of the type that operators compute in: float32 for the 16-bit types, otherwise the stored type itself."""
-    return max(ITEMSIZE[dtype], 4)
 
 
 def _require_positive(sizes: object) -> None:
@@ -57,19 +57,22 @@ def mlp_spec(sizes: MLPSizes = MLPSizes()) -> ModelSpec:
         params += [weight, bias]
         segments.append(SegmentSpec(name, (weight.name, bias.name)))
 
+    @cache
     def activations(shape: tuple[int, ...], dtype: str) -> ActivationBytes:
         """ReLU works in place, and its backward reads what it left.
 
         Data of another dtype than the parameters' is cast, and the cast kept.
         """
         (samples,), size = shape, ITEMSIZE[dtype]
-        cast = samples * sizes.inputs * size if size != DATA_ITEMSIZE else 0
+        cast = samples * sizes.inputs * size if dtype != DATA else 0
         last = sizes.layers - 1
-        layers = tuple(SegmentBytes(samples * width * size, cast if i == 0 else 0, keeps_input=i > 0 or not cast,
-                                    keeps_output=i < last)
-                       for i, width in enumerate(sizes.widths[1:]))
-        return ActivationBytes(DATA_ITEMSIZE * samples * sizes.inputs, INT64 * samples, layers,
-                               _loss_kept(samples, dtype))
+        layers = tuple(
+            SegmentBytes(samples * m * size, cast if i == 0 else 0, keeps_input=i > 0 or not cast,
+                         keeps_output=i < last,
+                         forward=linear_segment(samples, k, m, dtype, first=i == 0),
+                         backward=linear_segment_backward(samples, k, m, dtype, f"layers.{i}", i == 0, i == last))
+            for i, (k, m) in enumerate(pairwise(sizes.widths)))
+        return _with_loss(ITEMSIZE[DATA] * samples * sizes.inputs, samples, layers, sizes.classes, dtype)
 
     return ModelSpec(tuple(params), tuple(segments), activations)
 
@@ -109,6 +112,7 @@ def gpt_spec(config: GPTConfig = GPTConfig()) -> ModelSpec:
     output = "wte.weight" if config.tied else "lm_head.weight"
     segments.append(SegmentSpec("head", ("ln_f.weight", "ln_f.bias", output)))
 
+    @cache
     def activations(shape: tuple[int, ...], dtype: str) -> ActivationBytes:
         """A block leaves 10 C + H + 4 numbers a token.
 
@@ -118,10 +122,16 @@ def gpt_spec(config: GPTConfig = GPTConfig()) -> ModelSpec:
         (batch, seq), size, wide = shape, ITEMSIZE[dtype], compute_itemsize(dtype)
         tokens = batch * seq
         flow = tokens * c * size
-        block = SegmentBytes(flow, tokens * (9 * c * size + (config.heads + 4) * wide))
-        head = SegmentBytes(tokens * config.vocab * size, 2 * tokens * wide)
-        return ActivationBytes(INT64 * tokens, INT64 * tokens, (SegmentBytes(flow), *[block] * config.layers, head),
-                               _loss_kept(tokens, dtype))
+        first = SegmentBytes(flow, forward=embedding(batch, seq, c, dtype),
+                             backward=embedding_backward(batch, seq, c, dtype))
+        block = SegmentBytes(flow, tokens * (9 * c * size + (config.heads + 4) * wide),
+                             forward=block_forward(batch, seq, c, config.heads, dtype))
+        blocks = (replace(block, backward=block_backward(batch, seq, c, config.heads, dtype, f"h.{index}"))
+                  for index in range(config.layers))
+        head = SegmentBytes(tokens * config.vocab * size, 2 * tokens * wide,
+                            forward=head_forward(tokens, c, config.vocab, dtype),
+                            backward=head_backward(tokens, c, config.vocab, dtype, output))
+        return _with_loss(INT64 * tokens, tokens, (first, *blocks, head), config.vocab, dtype)
 
     return ModelSpec(tuple(params), tuple(segments), activations)
 
@@ -138,6 +148,8 @@ def block_shapes(c: int) -> dict[str, tuple[int, ...]]:
     }  # fmt: skip
 
 
-def _loss_kept(targets: int, dtype: str) -> int:
-    """Cross-entropy's two numbers a target: the largest logit, and the log of the sum."""
-    return 2 * targets * compute_itemsize(dtype)
+def _with_loss(inputs: int, targets: int, segments: tuple[SegmentBytes, ...], classes: int,
+               dtype: str) -> ActivationBytes:
+    """Cross-entropy keeps two numbers a target: the largest logit, and the log of the sum."""
+    return ActivationBytes(inputs, INT64 * targets, segments, 2 * targets * compute_itemsize(dtype),
+                           cross_entropy(targets, classes, dtype), cross_entropy_backward(targets, classes, dtype))

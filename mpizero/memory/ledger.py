@@ -93,17 +93,18 @@ class Ledger:
     def adopt(self, array: np.ndarray, kind: str) -> np.ndarray:
         """Count an array that was made elsewhere (a batch of data, random words). Views count as the array that owns
         their memory."""
-        owner = array
-        while isinstance(owner.base, np.ndarray):
-            owner = owner.base
+        owner = _owner(array)
         if id(owner) not in self._entries:
             self._admit(owner.size, owner.dtype, kind)
             self._count(owner, owner.nbytes, kind)
         return array
 
     def rekind(self, array: np.ndarray, kind: str) -> np.ndarray:
-        """The same bytes under another name: an unsharded gradient becomes the reduced one without a copy."""
-        entry = self._entries[id(array)]
+        """The same bytes under another name: an unsharded gradient becomes the reduced one without a copy. Of a view
+        those of the array that owns its memory; one that is not counted stays so."""
+        entry = self._entries.get(id(_owner(array)))
+        if entry is None:
+            return array
         self.live[entry.kind] -= entry.nbytes
         self.live[kind] += entry.nbytes
         entry.kind = kind
@@ -183,6 +184,13 @@ class Ledger:
         return (f"out of {self.tier} memory at {self.action}: {nbytes:,} bytes of {kind} asked for, "
                 f"{self.live_bytes:,} of {self.capacity:,} bytes in use. Use a higher `stage`, more ranks, a smaller "
                 f"`batch_size`, or a larger `{self.tier}_memory`. Live now:\n{table}")
+
+
+def _owner(array: np.ndarray) -> np.ndarray:
+    """The array whose memory it is."""
+    while isinstance(array.base, np.ndarray):
+        array = array.base
+    return array
 
 
 def _poison(array: np.ndarray) -> None:

@@ -21,10 +21,10 @@ import numpy as np
 
 from mpizero.errors import ConfigError
 from mpizero.layout import DEVICE, HOST, NVME, Tier
+from mpizero.layout.links import CHUNK, chunk_numel
 from mpizero.quantities import parse_rate
 
 FILE_THREADS = 4  # of a link to or from files: as many requests at a time
-CHUNK = 2**20  # bytes that are copied at a time
 POLL_EVERY = 500e-6  # seconds between two looks at something else, while a rank waits for a link
 
 Array = np.ndarray
@@ -142,12 +142,7 @@ def waited_for(future: Future[Any], poll: Callable[[], None] | None) -> None:
         wait([future], None if poll is None else POLL_EVERY)
 
 
-def chunk_numel(array: Array) -> int:
-    """Elements that are copied at a time."""
-    return min(array.size, max(1, CHUNK // array.itemsize))
-
-
 def _chunks(array: Array) -> Iterator[slice]:
-    step = max(1, chunk_numel(array))
+    step = max(1, chunk_numel(array.size, array.itemsize))
     for start in range(0, array.size, step):
         yield slice(start, min(start + step, array.size))

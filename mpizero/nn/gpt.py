@@ -11,6 +11,7 @@ import math
 from collections.abc import Mapping
 from typing import final
 
+from mpizero.layout import sizes
 from mpizero.layout.models import GPTConfig, gpt_spec
 from mpizero.layout.spec import ParamSpec, SegmentSpec
 from mpizero.memory.kinds import ACTIVATION
@@ -20,8 +21,6 @@ from mpizero.nn.init import Constant, Initial, Normal
 from mpizero.nn.model import Model, Segment
 from mpizero.nn.ops.blocks import Array, Context, spans
 from mpizero.nn.ops.gradients import Gradients
-
-ROWS = 512  # rows of a block's forward that stay in cache from one operator to the next
 
 
 @final
@@ -59,16 +58,18 @@ class BlockSegment(Segment):
         stats_1, stats_2 = fn.new_stats(n, x.dtype, mem), fn.new_stats(n, x.dtype, mem)  # (2,n)
         qkv, x_2, u, y = (mem.empty((n, len(p[name + ".bias"])), x.dtype, ACTIVATION)
                           for name in ("attn.c_attn", "attn.c_proj", "mlp.c_fc", "mlp.c_proj"))
-        for rows in spans(n, ROWS):
+        for rows in spans(n, sizes.ROWS):
             h = fn.layer_norm(x[rows], p["ln_1.weight"], p["ln_1.bias"], stats_1[:, rows], mem)  # (r,C)
             fn.linear(h, p["attn.c_attn.weight"], p["attn.c_attn.bias"], mem, out=qkv[rows])  # (r,3C)
+            del h
         a, lse = fn.attention(qkv.reshape(*shape[:2], qkv.shape[1]), self.heads, mem)  # (B,T,C), (B,H,T)
         a = a.reshape(x.shape)
-        for rows in spans(n, ROWS):
+        for rows in spans(n, sizes.ROWS):
             fn.linear(a[rows], p["attn.c_proj.weight"], p["attn.c_proj.bias"], mem, residual=x[rows],
                       out=x_2[rows])  # (r,C)
             h = fn.layer_norm(x_2[rows], p["ln_2.weight"], p["ln_2.bias"], stats_2[:, rows], mem)  # (r,C)
             fn.linear(h, p["mlp.c_fc.weight"], p["mlp.c_fc.bias"], mem, out=u[rows])  # (r,4C)
+            del h
             fn.linear(fn.gelu(u[rows], mem), p["mlp.c_proj.weight"], p["mlp.c_proj.bias"], mem, residual=x_2[rows],
                       out=y[rows])  # (r,C)
         return y.reshape(shape), (x, stats_1, qkv, a, lse, x_2, stats_2, u)

@@ -13,7 +13,7 @@ from typing import final
 
 from mpizero.layout.spec import ParamSpec
 from mpizero.memory.ledger import Allocator
-from mpizero.nn.normal import fill_normal
+from mpizero.nn.normal import fill_normal, normal_bytes
 from mpizero.nn.ops.blocks import Array
 
 
@@ -28,6 +28,10 @@ class Initial(ABC):
         asks for a block at a time, so temporary arrays may be as large as `out`.
         """
 
+    def workspace(self, begin: int, count: int) -> int:
+        """Bytes that `fill` takes from `mem` for `count` elements from `begin` on; of one that does not say so, 0."""
+        return 0
+
 
 @final
 @dataclass(frozen=True)
@@ -38,6 +42,9 @@ class Normal(Initial):
 
     def fill(self, seed: int, name: str, begin: int, out: Array, mem: Allocator) -> None:
         fill_normal(seed, name, begin, out, self.std, mem)
+
+    def workspace(self, begin: int, count: int) -> int:
+        return normal_bytes(begin, count)
 
 
 @final

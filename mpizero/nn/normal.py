@@ -35,7 +35,7 @@ def words(seed: int, name: str, begin: int, count: int) -> Array:
 
 def fill_normal(seed: int, name: str, begin: int, out: Array, std: float, mem: Allocator) -> None:
     """Normal numbers of standard deviation `std`, those from `begin` on, into `out` (n,) float32: each is rounded once.
-    Takes 20 bytes of workspace a number.
+    Takes 20 bytes of workspace a number: see `normal_bytes`.
 
     Word j gives numbers 2 j and 2 j + 1 (Box and Muller, 1958): its upper half a radius, its lower half, signed, an
     angle. None lies beyond sqrt(2 ln 2^33) = 6.77 deviations.
@@ -52,6 +52,13 @@ def fill_normal(seed: int, name: str, begin: int, out: Array, std: float, mem: A
         skipped = 1 if half < begin % 2 else 0  # begins with the second of a pair
         part = slice(skipped, skipped + into.size)
         np.multiply(radius[part], wave[part], out=into, casting="same_kind")
+
+
+def normal_bytes(begin: int, count: int) -> int:
+    """Workspace of `fill_normal` for `count` numbers from `begin` on: a word and four float64 a pair, and the words of
+    its counter that come before the first."""
+    first, last = begin // 2, -(-(begin + count) // 2)
+    return 8 * (first % 4 + last - first) + 4 * 8 * (last - first)
 
 
 def _radius(pairs: Array, a: Array, b: Array, c: Array, out: Array) -> None:

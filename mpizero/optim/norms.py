@@ -12,21 +12,17 @@ import math
 import numpy as np
 
 from mpizero.errors import ConfigError
-from mpizero.memory.kinds import WORKSPACE
-from mpizero.memory.ledger import Allocator
-
-# elements converted to float64 at once: 64 KiB; below OpenBLAS's limit (10,000) for a threaded, hence reordered, dot
-NORM_BLOCK = 8192
+from mpizero.layout.flat import NORM_BLOCK
 
 
-def sum_of_squares(flat: np.ndarray, mem: Allocator) -> float:
-    """Sum of squares of a flat array of any float type, accumulated in float64.
+def sum_of_squares(flat: np.ndarray, wide: np.ndarray) -> float:
+    """Sum of squares of a flat array of any float type, accumulated in float64. wide: float64, of `NORM_BLOCK` elements
+    or as many as `flat`; destroyed.
 
     inf or NaN anywhere gives a non-finite result, so this pass is also the overflow check; finite float16, bfloat16 and
     float32 never overflow here. The order of additions depends on the number of elements only.
     """
     assert flat.ndim == 1, flat.shape
-    wide = mem.empty(min(NORM_BLOCK, flat.size), np.float64, WORKSPACE)
     total = 0.0
     with np.errstate(invalid="ignore", over="ignore"):
         for start in range(0, flat.size, NORM_BLOCK):

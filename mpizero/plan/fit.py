@@ -13,6 +13,7 @@ import argparse
 from collections.abc import Mapping
 from typing import Any
 
+from mpizero.cli import FLAGS
 from mpizero.dtypes import DTYPES, full_name, reduction
 from mpizero.errors import ConfigError
 from mpizero.layout import MASTER, optimizer_bytes, stored_states
@@ -29,12 +30,15 @@ from mpizero.planner.model import PROGRAMS, PlannedModel
 from mpizero.planner.question import Question
 from mpizero.planner.recommend import recommend, seconds
 from mpizero.quantities import in_units, parse_margin, parse_memory
+from mpizero.schedule import StepSettings
 from mpizero.text import counted, precision, table
 
 HELP = "does it fit, and which stage, offload and shard size to choose"
 EXAMPLE = "fit --gpt 40,5120,40,32000 --context 4096 --ranks 64 --gpu h100"
 MARGIN = 0.05
 MARGIN_FOR = "the device's context, buffers of communication, operators at work and fragmentation"
+_RECOMPUTE = ("--recompute takes its time here, and saves no bytes: of activations only what --activations says is known, "
+              "if anything, and that counts as it is")
 MEMORIES = {"device_memory": "device", "host_memory": "host", "nvme": "NVMe"}
 
 
@@ -53,7 +57,8 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         parser.add_argument(f"--{flag}", type=argument_type(parse_memory), metavar="SIZE", help=words)
     parser.add_argument("--activations-of", choices=list(PROGRAMS), metavar="PROGRAM", dest="program",
                         help="whose, of a --gpt: pytorch (default), with flash attention; pytorch-eager; mpizero")
-    parser.add_argument("--recompute", action="store_true", help="a third more computing, one input a block kept")
+    for name in ("recompute", "recompute-interval"):
+        parser.add_argument(f"--{name}", default=FLAGS[name].default, **FLAGS[name].metadata)
     parser.add_argument("--fused-loss", action="store_true", help="its gradient takes the place of the logits")
     parser.add_argument("--margin", type=argument_type(parse_margin), default=MARGIN, metavar="SHARE",
                         help=f"of a device's memory to keep free ({MARGIN:.0%}), for {MARGIN_FOR}".replace("%", "%%"))
@@ -76,7 +81,7 @@ def answer(options: Options) -> dict[str, Any]:
     best = advice.row and {"stage": advice.row.stage, "offload": advice.row.offload,
                            "shard_size": advice.row.shard_size}
     repeated = ("ranks", "ranks_per_host", "dtype", "reduce_dtype", "batch_size", "tokens", "accumulation", "recompute",
-                "fused_loss", "margin", *MEMORIES)
+                "recompute_interval", "fused_loss", "margin", *MEMORIES)
     result: dict[str, Any] = {
         "model": question.model.name, "psi": question.model.spec.psi, "frozen_psi": question.model.spec.frozen_psi,
         **{name: getattr(question, name) for name in repeated}, "activations_of": _program(question),
@@ -93,7 +98,8 @@ def answer(options: Options) -> dict[str, Any]:
 
 def _question(options: Options) -> Question:
     model, gpu = model_of(options), gpu_of(options)
-    reduction(options["dtype"], options["reduce_dtype"])  # raises
+    reduction(options["dtype"], options["reduce_dtype"])  # raises, as the next line does
+    StepSettings(recompute=options["recompute"], recompute_interval=options["recompute_interval"])
     memory: int | None = options["device_memory"] or (None if gpu is None else gpu.memory)
     if memory is None:
         raise ConfigError("how much memory has a device? Add --device-memory, as in --device-memory 80GB, or --gpu, as "
@@ -101,7 +107,7 @@ def _question(options: Options) -> Question:
     _check_program(options, model)
     batch, tokens = batch_of(options, model)
     same = ("ranks", "ranks_per_host", "host_memory", "nvme", "accumulation", "dtype", "reduce_dtype", "shard_size",
-            "recompute", "activations", "program", "fused_loss", "margin")
+            "recompute", "recompute_interval", "activations", "program", "fused_loss", "margin")
     return Question(model, device_memory=memory, machine=machine_of(options), batch_size=batch, tokens=tokens,
                     optimizer=optimizer_of(options), **{name: options[name] for name in same})
 
@@ -155,7 +161,8 @@ def show(answer: dict[str, Any]) -> str:
              _wrapped(f"{counted(answer['ranks'], 'rank')}, {answer['ranks_per_host']:,} a host; {_precision(answer)}, "
                       f"{k_text(answer)}; {answer['tokens']:,} tokens x {answer['accumulation']} a rank and step; "
                       f"{memory}; {margin}"),
-             *([_wrapped(_activations(answer))] if answer["activations_of"] else []),
+             *([_wrapped(_activations(answer))] if answer["activations_of"] else [_wrapped(_RECOMPUTE)] if answer["recompute"]
+               else []),
              _show_rows(answer["rows"]), _wrapped(_legend(answer)), _wrapped(_machine(answer)),
              _wrapped(f"{'Recommended' if answer['recommended'] else 'No recommendation'}: {answer['reason']}.")]
     for stage, entry in answer.get("compare", {}).items():
@@ -165,14 +172,15 @@ def show(answer: dict[str, Any]) -> str:
 
 def _activations(answer: Mapping[str, Any]) -> str:
     """Whose they are, and of what they consist."""
-    terms, again = answer["terms"], " Recompute is an estimate." if answer["recompute"] else ""
+    terms, interval = answer["terms"], answer["recompute_interval"]
     text = f"Activations are {PROGRAMS[answer['activations_of']]} (--activations-of {answer['activations_of']})"
     if terms is None:
-        return f"{text}.{again}"
+        return f"{text}."
     blocks, loss = counted(terms["blocks"], "block"), "a fused loss" if answer["fused_loss"] else "loss"
-    kept = (f"{blocks} keep an input of {in_units(terms['input_of_a_block'])}, and one is made anew, "
-            if answer["recompute"] else f"{blocks} of ")
-    return f"{text}: {kept}{in_units(terms['block'])}; last norm, logits and {loss} {in_units(terms['end'])}.{again}"
+    each = "each" if interval == 1 else f"every {interval} together"
+    kept = (f"{blocks} keep an input of {in_units(terms['input_of_a_block'])} {each}, and as many are computed again at a "
+            "time, of " if answer["recompute"] else f"{blocks} of ")
+    return f"{text}: {kept}{in_units(terms['block'])}; last norm, logits and {loss} {in_units(terms['end'])}."
 
 
 def _precision(answer: Mapping[str, Any]) -> str:

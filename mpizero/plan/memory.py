@@ -9,7 +9,7 @@ from fractions import Fraction
 from typing import Any
 
 from mpizero.layout import MASTER, OWNED, SHARDED, stored_states
-from mpizero.memory.kinds import ACTIVATION
+from mpizero.memory.kinds import ACTIVATIONS, KEPT_INPUT
 from mpizero.papers.activations import recompute_checkpoints, transformer_activations
 from mpizero.papers.compare import others
 from mpizero.papers.states import form_text, plain, stage_bytes
@@ -22,6 +22,7 @@ from mpizero.planner.model import OURS, PROGRAMS, PlannedModel
 from mpizero.quantities import in_units
 from mpizero.schedule import Setup
 from mpizero.schedule import show as show_action
+from mpizero.schedule.actions import Phase
 from mpizero.text import counted, table
 
 HELP = "bytes of a rank, by kind"
@@ -101,14 +102,18 @@ def _activations(model: PlannedModel, step: Setup, batch: int) -> dict[str, Any]
         return None
     tables = {program: model.activations(program, batch, step.geometry.dtype) for program in model.programs}
     plans = {program: plan_memory(step.lists.step(), step.geometry, each) for program, each in tables.items()}
-    peaks = {program: max(point.live[ACTIVATION] for point in plan.points) for program, plan in plans.items()}
-    context = model.context
-    found: dict[str, Any] = {"batch_size": batch, "context": context, "after_forward": tables[OURS].after_forward,
+    live = {program: [sum(point.live[kind] for kind in ACTIVATIONS) for point in plan.points]
+            for program, plan in plans.items()}
+    peaks, ours, context = {program: max(each) for program, each in live.items()}, plans[OURS].points, model.context
+    turn = next(i for i, point in enumerate(ours) if point.action == Phase("backward"))
+    found: dict[str, Any] = {"batch_size": batch, "context": context, "after_forward": live[OURS][turn],
+                             "kept_inputs": max(point.live[KEPT_INPUT] for point in ours),
                              "peak": peaks[OURS], "peak_of": peaks}
     if model.gpt is not None:
         sizes = (model.gpt.d_model, batch, context, model.gpt.layers)
         found["formula"] = step.geometry.itemsize * transformer_activations(*sizes)
-        found["recompute_formula"] = recompute_checkpoints(*sizes)
+        kept = recompute_checkpoints(*sizes, step.settings.recompute_interval)  # of 2 bytes each
+        found["recompute_formula"] = kept * step.geometry.itemsize // 2
     return found
 
 
@@ -155,9 +160,11 @@ def _show_activations(found: dict[str, Any] | None) -> str:
         return "activations: of this model only the size is known; use --gpt or --model mlp"
     rows = [["mpizero's own, between forward and backward, exact", found["after_forward"]],
             *([f"peak: {PROGRAMS[program]}", nbytes] for program, nbytes in found["peak_of"].items())]
+    if found["kept_inputs"]:
+        rows.insert(1, ["of it inputs that recompute keeps", found["kept_inputs"]])
     if "formula" in found:
         rows += [["12 hd batch seq layers elements (ZeRO)", found["formula"]],
-                 ["with recompute, 2 bsz seq hd nl (ZeRO-Infinity)", found["recompute_formula"]]]
+                 ["with recompute, bsz seq hd nl / ci elements (ZeRO-Infinity)", found["recompute_formula"]]]
     samples, tokens = counted(found["batch_size"], "sample"), counted(found["context"], "token")
     return table([f"activations, {samples} of {tokens}", "bytes"], rows)
 

@@ -187,7 +187,7 @@ def head(answer: Mapping[str, Any]) -> str:
     """Two lines that say what the tables below are of."""
     steps = [name.replace("_", " ") + ("" if answer[name] is True else f" {answer[name]}")
              for name in SETTINGS if name not in ("stage", "shard_size")
-             if answer[name] and (name, answer[name]) != ("accumulation", 1)]
+             if answer[name] and (name, answer[name]) not in (("accumulation", 1), ("recompute_interval", 1))]
     padding = answer["padded_psi"] - answer["psi"]
     frozen = f" ({answer['frozen_psi']:,} frozen)" if answer["frozen_psi"] else ""
     mesh = f"{counted(answer['ranks'], 'rank')} = {answer['replicas']:,} x {answer['shard_size']:,} (replicas x shards)"

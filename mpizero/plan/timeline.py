@@ -12,6 +12,7 @@ import math
 from dataclasses import replace
 from typing import Any
 
+from mpizero.cli import FLAGS
 from mpizero.dtypes import DTYPES, full_name
 from mpizero.errors import ConfigError
 from mpizero.plan.options import (
@@ -51,6 +52,8 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
                         help="gather for a backward only when the one before is reduced")
     parser.add_argument("--forward-prefetch", type=argument_type(_depth), default=0, metavar="DEPTH",
                         help="segments gathered ahead in forward (0)")
+    for name in ("recompute", "recompute-interval"):
+        parser.add_argument(f"--{name}", default=FLAGS[name].default, **FLAGS[name].metadata)
     parser.add_argument("--limit", type=argument_type(_depth), default=LIMIT, metavar="K",
                         help=f"gathered units that may hold memory at once ({LIMIT}, as FSDP's; 0: no limit)")
     parser.add_argument("--synchronous", action="store_true",
@@ -86,7 +89,8 @@ def answer(options: Options) -> dict[str, Any]:
                         ahead=not options["synchronous"], issue_seconds=options["issue"])
     if options["plot"] is not None:
         plot(timeline, options["plot"])
-    switches = ("limit", "issue", "synchronous", "no_overlap", "no_backward_prefetch", "forward_prefetch", "plot")
+    switches = ("limit", "issue", "synchronous", "no_overlap", "no_backward_prefetch", "forward_prefetch", "recompute",
+                "recompute_interval", "plot")
     return {**asked, "units": len(step.wrapping.units), **{name: options[name] for name in switches},
             **timeline.data(), "gantt": _chart(timeline)}
 
@@ -94,7 +98,8 @@ def answer(options: Options) -> dict[str, Any]:
 def _settings(options: Options, **more: Any) -> StepSettings:
     ahead = 0 if options["no_overlap"] or options["no_backward_prefetch"] else 1
     return StepSettings(backward_prefetch=ahead, forward_prefetch=options["forward_prefetch"], keep_last_unit=True,
-                        limit_all_gathers=options["limit"] or None, overlap=not options["no_overlap"], **more)
+                        limit_all_gathers=options["limit"] or None, overlap=not options["no_overlap"],
+                        recompute=options["recompute"], recompute_interval=options["recompute_interval"], **more)
 
 
 def _by_hand(options: Options) -> tuple[Setup, Costs, dict[str, Any]]:
@@ -159,6 +164,8 @@ def _axis(columns: int, scale: float) -> str:
 def show(answer: dict[str, Any]) -> str:
     prefetch = "no backward prefetch" if answer["no_backward_prefetch"] else "backward prefetch"
     how = "no overlap" if answer["no_overlap"] else f"overlap, {prefetch}"
+    if answer["recompute"]:
+        how += f", recompute of {counted(answer['recompute_interval'], 'segment')} at a time"
     limit = f"a limit of {answer['limit']}" if answer["limit"] else "no limit"
     if answer["model"] is None:
         seconds = ", ".join(f"{name.replace('_', '-')} {answer[name]:g} s" for name in BY_HAND)

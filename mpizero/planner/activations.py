@@ -4,23 +4,21 @@
 A value is held in storages; a storage lives as long as a value that it belongs to is there. What a forward saves is its
 own storage and, where backward reads them, those of the segment's input and output: so an x that nobody saved dies with
 its last reader, and one that two segments saved is counted once. The loss saves the logits (the last x), a few numbers
-a target, and the targets; its backward turns the logits into their own gradient, in place.
+a target, and the targets; its backward turns the logits into their own gradient, in place. A kept input is the input's
+own storage, under another kind for as long as it is kept.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
-
-from mpizero.layout import ActivationBytes, SegmentBytes
+from mpizero.layout import ActivationBytes
 from mpizero.schedule import values as v
-from mpizero.schedule.actions import Action, Backward
 from mpizero.schedule.values import Name, Value
 
 Storage = Value  # named after the value that it was made for
 
 
 def storages(value: Value, table: ActivationBytes) -> tuple[Storage, ...]:
-    """The storages that hold `value`, one of x, targets, saved, dy. See [Note: What lives when]."""
+    """The storages that hold `value`, one of x, targets, saved, kept, dy. See [Note: What lives when]."""
     assert value.mb is not None, f"{value} is no activation"
     segment, mb, loss = value.index, value.mb, len(table.segments)
     if value == v.saved(loss, mb):
@@ -29,6 +27,8 @@ def storages(value: Value, table: ActivationBytes) -> tuple[Storage, ...]:
         kept = table.segments[segment]
         ends = [(kept.keeps_input, v.x(segment, mb)), (kept.keeps_output, v.x(segment + 1, mb))]
         return value, *(x for keeps, x in ends if keeps)
+    if value.name is Name.KEPT:
+        return (v.x(segment, mb),)
     return (v.x(loss, mb),) if value == v.dy(loss - 1, mb) else (value,)
 
 
@@ -46,18 +46,3 @@ def storage_bytes(storage: Storage, table: ActivationBytes) -> int:
             return table.loss_kept if segment == loss else table.segments[segment].kept
         case _:
             raise AssertionError(f"{storage} is no activation")
-
-
-def checkpointed(table: ActivationBytes) -> ActivationBytes:
-    """Every segment but the first and the last keeps its input alone; `again` tells what its backward makes anew."""
-    if len(table.segments) < 3:
-        return table
-    first, *middle, last = table.segments
-    return replace(table, segments=(first, *(SegmentBytes(segment.output) for segment in middle), last))
-
-
-def again(action: Action, table: ActivationBytes) -> int:
-    """Bytes that live during `action` alone, since a checkpointed segment computes again what it did not keep."""
-    if isinstance(action, Backward) and 0 < action.segment < len(table.segments) - 1:
-        return table.segments[action.segment].kept
-    return 0

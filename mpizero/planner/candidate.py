@@ -20,16 +20,15 @@ from dataclasses import dataclass, replace
 from mpizero.layout import (
     ADAM, REPLICATED, ActivationBytes, Axis, Geometry, MeshShape, ModelSpec, OptimizerSpec, Wrapping, wrap,
 )
-from mpizero.memory.kinds import ACTIVATION
-from mpizero.planner.activations import again, checkpointed
+from mpizero.memory.kinds import ACTIVATIONS
 from mpizero.planner.footprint import plan_memory
 from mpizero.planner.question import Question
 from mpizero.planner.seconds import Estimate, Load, estimate, loads, sends_of
 from mpizero.planner.tiers import TIERS, Offload, TierPlan, plan_tiers
 from mpizero.planner.traffic import Sent
-from mpizero.schedule import STRATEGIES, Action, Setup, StepSettings, set_up
+from mpizero.schedule import Action, Setup, StepSettings, set_up
 from mpizero.schedule.actions import Backward, Phase, ReduceScatterGrad
-from mpizero.schedule.passes import without_lone_collectives
+from mpizero.schedule.passes import offloaded, without_lone_collectives
 
 AHEAD = 1  # segments gathered before they are needed; see [Note: Bytes are of the schedule that is timed]
 
@@ -47,22 +46,24 @@ class Candidate:
     def geometry(self) -> Geometry:
         question = self.question
         return _geometry(question.model.spec, self.stage, question.mesh(self.stage, self.size), question.dtype,
-                         question.reduce_dtype, question.optimizer)
+                         question.reduce_dtype, question.optimizer, self.offload.setting)
 
     @property
     def _step(self) -> tuple[list[Action], list[Load]]:
-        return _step(self.question.model.spec, self.stage, self.question.accumulation, self.geometry.mesh.divided)
+        question = self.question
+        return _step(question.model.spec, self.stage, question.accumulation, question.interval,
+                     self.geometry.mesh.divided, self.offload.setting)
 
     @functools.cached_property
     def tiers(self) -> TierPlan:
-        return plan_tiers(self._step[0], self.geometry, self.offload)
+        return plan_tiers(self._step[0], self.geometry)
 
     @property
     def sends(self) -> list[list[Sent]]:
         """Of each phase; whatever the offload."""
         question = self.question
-        return _sends(question.model.spec, self.stage, question.accumulation, self.geometry.mesh, question.dtype,
-                      question.reduce_dtype)
+        return _sends(question.model.spec, self.stage, question.accumulation, question.interval, self.geometry.mesh,
+                      question.dtype, question.reduce_dtype)
 
     @functools.cached_property
     def moved(self) -> list[dict[str, float]]:
@@ -75,7 +76,9 @@ class Candidate:
 
     def estimate(self, like: Candidate) -> Estimate:
         """like: the same with another shard size. All that moves is of shards, so it grows as they do, and memory need
-        not be planned to know it."""
+        not be planned to know it; but where replicas sum what several microbatches have left, that moves twice more."""
+        if self.question.accumulation > 1 and self.geometry.replicas > 1:
+            like = self
         moved = [{link: nbytes * like.size / self.size for link, nbytes in phase.items()} for phase in like.moved]
         return estimate(self.question, self._step[1], self.sends, self.geometry, self.offload, moved)
 
@@ -87,8 +90,8 @@ class Candidate:
         states = [most + more for most, more in zip(self.tiers.device_points, held, strict=True)]
         if table is None:
             return kept, max(states) + (kept or 0)
-        live = _activations(question.model.spec, self.stage, question.accumulation, self.geometry.mesh.divided, table,
-                            question.recompute)
+        live = _activations(question.model.spec, self.stage, question.accumulation, question.interval,
+                            self.geometry.mesh.divided, table, self.offload.setting)
         return max(live), max(most + during for most, during in zip(states, live, strict=True))
 
     @functools.cached_property
@@ -107,36 +110,38 @@ def _wrapping(spec: ModelSpec, ranks: int) -> Wrapping:
 
 
 def _geometry(spec: ModelSpec, stage: str, mesh: MeshShape, dtype: str, reduce_dtype: str | None,
-              optimizer: OptimizerSpec = ADAM) -> Geometry:
-    return Geometry(_wrapping(spec, mesh.ranks), STRATEGIES[stage].placement, mesh, dtype, optimizer, reduce_dtype)
+              optimizer: OptimizerSpec = ADAM, offload: str | None = None) -> Geometry:
+    placement = StepSettings(stage, offload=offload).placement
+    return Geometry(_wrapping(spec, mesh.ranks), placement, mesh, dtype, optimizer, reduce_dtype)
 
 
 @functools.lru_cache(maxsize=256)
-def _sends(spec: ModelSpec, stage: str, accumulation: int, mesh: MeshShape, dtype: str,
+def _sends(spec: ModelSpec, stage: str, accumulation: int, interval: int | None, mesh: MeshShape, dtype: str,
            reduce_dtype: str | None) -> list[list[Sent]]:
     geometry = _geometry(spec, stage, mesh, dtype, reduce_dtype)
-    return [sends_of(load, geometry) for load in _step(spec, stage, accumulation, mesh.divided)[1]]
+    return [sends_of(load, geometry) for load in _step(spec, stage, accumulation, interval, mesh.divided)[1]]
 
 
 @functools.lru_cache(maxsize=64)
-def _step(spec: ModelSpec, stage: str, accumulation: int,
-          divided: frozenset[Axis]) -> tuple[list[Action], list[Load]]:
+def _step(spec: ModelSpec, stage: str, accumulation: int, interval: int | None, divided: frozenset[Axis],
+          offload: str | None = None) -> tuple[list[Action], list[Load]]:
     """The actions of a step, and its phases. See [Note: Lists are shared]."""
-    setup, mesh = _divided(spec, stage, accumulation), _smallest(divided)
-    actions = list(without_lone_collectives(setup.lists.step(), mesh))
-    return actions, loads(actions, replace(setup.geometry, mesh=mesh))
+    setup, mesh = _divided(spec, stage, accumulation, interval), _smallest(divided)
+    placement = StepSettings(stage, offload=offload).placement
+    actions = offloaded(without_lone_collectives(setup.lists.step(), mesh), placement.tiers)
+    actions = without_lone_collectives(actions, mesh)
+    return actions, loads(actions, replace(setup.geometry, mesh=mesh, placement=placement))
 
 
 @functools.lru_cache(maxsize=64)
-def _activations(spec: ModelSpec, stage: str, accumulation: int, divided: frozenset[Axis], table: ActivationBytes,
-                 recompute: bool) -> Sequence[int]:
+def _activations(spec: ModelSpec, stage: str, accumulation: int, interval: int | None, divided: frozenset[Axis],
+                 table: ActivationBytes, offload: str | None) -> Sequence[int]:
     """The most bytes of activations during each action. See [Note: Lists are shared]."""
-    actions, _ = _step(spec, stage, accumulation, divided)
-    geometry = replace(_divided(spec, stage, accumulation).geometry, mesh=_smallest(divided))
-    kept = checkpointed(table) if recompute else table
-    live = [point.live[ACTIVATION] for point in plan_memory(actions, geometry, kept).points]
-    anew = [again(action, table) if recompute else 0 for action in actions]
-    return [max(after, before) + more for after, before, more in zip(live, [0, *live[:-1]], anew, strict=True)]
+    actions, _ = _step(spec, stage, accumulation, interval, divided, offload)
+    geometry = replace(_divided(spec, stage, accumulation, interval).geometry, mesh=_smallest(divided),
+                       placement=StepSettings(stage, offload=offload).placement)
+    live = [sum(point.live[kind] for kind in ACTIVATIONS) for point in plan_memory(actions, geometry, table).points]
+    return [max(after, before) for after, before in zip(live, [0, *live[:-1]], strict=True)]
 
 
 def in_flight(actions: Iterable[Action], geometry: Geometry) -> list[int]:
@@ -156,10 +161,12 @@ def in_flight(actions: Iterable[Action], geometry: Geometry) -> list[int]:
 
 
 @functools.lru_cache(maxsize=64)
-def _divided(spec: ModelSpec, stage: str, accumulation: int) -> Setup:
-    """A mesh of which every axis is divided that the stage can divide: its list has all collectives."""
+def _divided(spec: ModelSpec, stage: str, accumulation: int, interval: int | None) -> Setup:
+    """A mesh of which every axis is divided that the stage can divide: its list has all collectives. interval: of
+    recompute; None: without."""
     shards = 2 if StepSettings(stage).shards else None
-    return set_up(spec, 4, StepSettings(stage, shards, accumulation, backward_prefetch=AHEAD, forward_prefetch=AHEAD))
+    return set_up(spec, 4, StepSettings(stage, shards, accumulation, backward_prefetch=AHEAD, forward_prefetch=AHEAD,
+                                        recompute=interval is not None, recompute_interval=interval or 1))
 
 
 def _smallest(divided: frozenset[Axis]) -> MeshShape:

@@ -18,11 +18,13 @@ from mpizero.schedule.actions import (
 from mpizero.schedule.effects import Work
 
 Seconds = float | Sequence[float]
+OF_SEGMENTS = ("forward", "backward", "recompute")  # kinds of work; the others are of units
 
 
 @dataclass(frozen=True)
 class Costs:
-    """Seconds of each kind of work: one number for all, or one for each segment (forward, backward) or unit."""
+    """Seconds of each kind of work: one number for all, or one for each segment (`OF_SEGMENTS`) or unit.
+    recompute: None: as forward."""
 
     forward: Seconds = 0.0
     backward: Seconds = 0.0
@@ -33,17 +35,19 @@ class Costs:
     optim_step: Seconds = 0.0
     broadcast: Seconds = 0.0
     reduce: Seconds = 0.0
+    recompute: Seconds | None = None
 
     def __post_init__(self) -> None:
         for name, seconds in vars(self).items():
-            for value in [seconds] if isinstance(seconds, int | float) else seconds:
+            for value in [seconds] if isinstance(seconds, int | float) else seconds or []:
                 if not (math.isfinite(value) and value >= 0):
                     raise ConfigError(f"{name.replace('_', '-')} cannot take {value} seconds: give a number of at "
                                       "least 0, as in 1.5")
 
     def of(self, work: Work) -> float:
         """Seconds that `work` takes. AttributeError for a kind that has no cost."""
-        seconds: Seconds = getattr(self, work.kind)
+        again = work.kind == "recompute" and self.recompute is None
+        seconds: Seconds = self.forward if again else getattr(self, work.kind)
         return seconds if isinstance(seconds, int | float) else seconds[work.index]
 
 

@@ -32,17 +32,23 @@ class Question:
     shard_size: int | None = None  # None: every one that divides the ranks is tried
     activations: int | None = None  # bytes set aside; None: `program`'s, where the model has shapes
     recompute: bool = False
+    recompute_interval: int = 1
     program: str | None = None  # whose activations; None: the model's usual one
     fused_loss: bool = False
     margin: float = 0.0  # share of the device's memory that is kept free
 
     @property
     def table(self) -> ActivationBytes | None:
-        """What a microbatch leaves, without recompute. None: told as `activations`, or not known."""
+        """What a microbatch leaves where all is saved. None: told as `activations`, or not known."""
         if self.activations is not None or not self.model.programs:
             return None
         return self.model.activations(self.program or self.model.programs[0], self.batch_size, self.dtype,
                                       self.fused_loss)
+
+    @property
+    def interval(self) -> int | None:
+        """Of recompute; None: without."""
+        return self.recompute_interval if self.recompute else None
 
     @property
     def room(self) -> int:

@@ -15,7 +15,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from mpizero.layout import Axis, Geometry
+from mpizero.layout import DEVICE, Axis, Geometry
 from mpizero.planner.costs import update_seconds
 from mpizero.planner.links import route
 from mpizero.planner.question import Question
@@ -35,7 +35,7 @@ class Load:
 
     phase: str
     sends: list[tuple[Action, Effect]] = field(default_factory=list)
-    forward: list[int] = field(default_factory=list)
+    forward: list[int] = field(default_factory=list)  # and those that are computed again
     backward: list[int] = field(default_factory=list)
     updated: list[int] = field(default_factory=list)
     end: int = 0
@@ -67,15 +67,16 @@ def loads(actions: Iterable[Action], geometry: Geometry) -> list[Load]:
         load.end = number
         if effect.sends is not None:
             load.sends.append((action, effect))
-        elif effect.work is not None:
-            done = {"forward": load.forward, "backward": load.backward, "optim_step": load.updated}
+        elif effect.work is not None and not effect.moves:
+            done = {"forward": load.forward, "recompute": load.forward, "backward": load.backward,
+                    "optim_step": load.updated}
             done[effect.work.kind].append(effect.work.index)
     return found
 
 
 def estimate(question: Question, phases: Sequence[Load], sends: Sequence[Sequence[Sent]], geometry: Geometry,
              offload: Offload, moved: Sequence[Mapping[str, float]]) -> Estimate:
-    """sends: of each phase; moved: bytes of each phase by link, as in `tiers.Move`. See [Note: How time is
+    """sends: of each phase; moved: bytes of each phase by link, as in `tiers.Moving`. See [Note: How time is
     estimated]."""
     busy: dict[str, float] = defaultdict(float)
     bound: dict[str, float] = defaultdict(float)
@@ -100,11 +101,10 @@ def _phase(question: Question, load: Load, sent: Iterable[Sent], geometry: Geome
     """Seconds that each resource is busy."""
     machine, model, mesh = question.machine, question.model, geometry.mesh
     busy: dict[str, float] = defaultdict(float)
-    for segments, flops in ((load.forward, model.forward_flops), (load.backward, model.backward_flops),
-                            (load.backward if question.recompute else (), model.forward_flops)):
+    for segments, flops in ((load.forward, model.forward_flops), (load.backward, model.backward_flops)):
         if segments:
             busy["compute"] += sum(flops[index] for index in segments) * question.tokens / machine.flops
-    if load.updated and offload.optim == "device":
+    if load.updated and offload.tiers.optimizer is DEVICE:
         busy["memory"] += math.fsum(update_seconds(unit, geometry, machine) for unit in load.updated)
     elif load.updated:
         updated = sum(geometry.kept(unit, geometry.placement.optim) for unit in load.updated)

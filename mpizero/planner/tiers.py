@@ -1,56 +1,63 @@
-"""Bytes on device, host and NVMe, and what moves between them, from the same list of actions.
+"""Bytes on device, host and NVMe, and what moves between them: folds over the list, in which the moves stand.
 
 [Note: What stays on its way]
-A gradient shard is reduced on the device and then moves down, so it lies on both for the time of the reduction. A
-parameter shard moves up straight into its place in the gathered unit. NVMe is reached through the host: one unit's
-states lie there during its update, one shard during its gather. Updates of states off the device run on the host
-(ZeRO-Offload, arXiv:2101.06840, sec. 3; ZeRO-Infinity, arXiv:2104.07857, sec. 5).
+A gradient shard is reduced on the device and then moves down, so it lies on both until the move is over. A parameter
+shard moves up straight into its place in the gathered unit. NVMe is reached through the host, in a few buffers. Updates
+of states off the device run on the host (ZeRO-Offload, arXiv:2101.06840, sec. 3; ZeRO-Infinity, arXiv:2104.07857, sec.
+5).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import final
+from itertools import pairwise
 
-from mpizero.layout import MASTER, SHARDED, Geometry, stored_states
-from mpizero.memory.kinds import GRAD, GRAD_FP32, OPTIM, PARAM
-from mpizero.planner.footprint import Delta, at_rest, walk
+from mpizero.layout import DEVICE, HOST, NVME, ActivationBytes, Geometry, Tier, Tiers, offload_text
+from mpizero.planner.footprint import Doing, at_rest, gradients_made, value_bytes, walk
 from mpizero.schedule.actions import Action
-from mpizero.schedule.effects import Effect
-from mpizero.schedule.values import Name
 
-TIERS = ("device", "host", "nvme")
+TIERS = (DEVICE, HOST, NVME)
+LINKS = {(DEVICE, HOST): "down", (HOST, DEVICE): "up", (HOST, NVME): "nvme", (NVME, HOST): "nvme"}
+Way = tuple[Tier, Tier]
 
 
 @dataclass(frozen=True)
 class Offload:
-    """Where states live. Reduced gradients go where the optimizer's states are. stages: where it makes sense."""
+    """Where states live. stages: where it makes sense."""
 
     name: str
-    optim: str
-    param: str
+    tiers: Tiers
     stages: tuple[str, ...]
+
+    @property
+    def setting(self) -> str | None:
+        """As `StepSettings.offload` has it."""
+        return offload_text(self.tiers)
 
 
 OFFLOADS = (
-    Offload("none", "device", "device", ("0", "1", "2", "3")),
-    Offload("cpu", "host", "device", ("1", "2", "3")),  # ZeRO-Offload
-    Offload("cpu+params", "host", "host", ("3",)),  # ZeRO-Infinity
-    Offload("nvme", "nvme", "nvme", ("3",)),
+    Offload("none", Tiers(), ("0", "1", "2", "3")),
+    Offload("cpu", Tiers(optimizer=HOST), ("1", "2", "3")),  # ZeRO-Offload
+    Offload("cpu+params", Tiers(HOST, HOST), ("3",)),  # ZeRO-Infinity
+    Offload("nvme", Tiers(NVME, NVME), ("3",)),
 )
 NONE = OFFLOADS[0]
 
 
 @dataclass(frozen=True)
-class Move:
-    """Bytes over a link during one action: down (device to host), up, or nvme (reads and writes). place: of the action
-    in the list."""
+class Moving:
+    """Bytes from one tier to the next during one action. place: of the action in the list."""
 
     place: int
     action: Action
-    link: str
+    way: Way
     nbytes: int
+
+    @property
+    def link(self) -> str:
+        """down (device to host), up, or nvme (reads and writes)."""
+        return LINKS[self.way]
 
 
 @dataclass
@@ -60,100 +67,48 @@ class TierPlan:
     at_rest: dict[str, int]
     peak: dict[str, int]
     device_points: list[int] = field(default_factory=list)
-    moves: list[Move] = field(default_factory=list)
+    moves: list[Moving] = field(default_factory=list)
 
 
-def plan_tiers(actions: Iterable[Action], geometry: Geometry, offload: Offload = NONE) -> TierPlan:
-    """Walk a whole step, from rest to rest. With `NONE` the device's bytes are those of `plan_memory`."""
-    states = _States(geometry, offload)
-    live = dict.fromkeys(TIERS, 0)
-    for kind, nbytes in states.at_rest().items():
-        live[states.tier(kind)] += nbytes
+def plan_tiers(actions: Iterable[Action], geometry: Geometry, activations: ActivationBytes | None = None) -> TierPlan:
+    """Walk a whole step, from rest to rest. The device's bytes are those of `plan_memory`, workspace included."""
+    live = {str(tier): sum(at_rest(geometry, tier).values()) for tier in TIERS}
     plan = TierPlan(dict(live), dict(live))
-    for place, (action, effect, deltas) in enumerate(walk(actions, geometry)):
-        most = live["device"]
-        for tier, change in states.placed(effect, deltas):
+    for place, doing in enumerate(walk(actions, geometry, activations)):
+        most = live[DEVICE] + (0 if doing.inside is None else gradients_made(doing.deltas) + doing.inside)
+        for _, change, tier in doing.deltas:
             live[tier] += change
             plan.peak[tier] = max(plan.peak[tier], live[tier])
-            most = max(most, live["device"])
+            most = most if doing.inside is not None else max(most, live[DEVICE])
+        most = max(most, live[DEVICE])
+        plan.peak[DEVICE] = max(plan.peak[DEVICE], most)
         plan.device_points.append(most)
-        plan.moves += [Move(place, action, link, nbytes) for link, nbytes in states.moved(effect, deltas) if nbytes]
+        plan.moves += [Moving(place, doing.action, way, nbytes) for way, nbytes in moved(doing, geometry) if nbytes]
     return plan
 
 
-@final
-@dataclass(frozen=True)
-class _States:
-    """Where each kind lies."""
+def moved(doing: Doing, geometry: Geometry) -> Iterator[tuple[Way, int]]:
+    """What an action moves, by way. Between device and NVMe it goes through the host; what is added to something in
+    files reads that first."""
+    for value, source, target in doing.effect.carries:
+        nbytes = value_bytes(value, geometry)
+        adds = value in doing.effect.adds and not any(delta.tier is target for delta in doing.deltas)
+        if target is NVME and adds:
+            yield (NVME, HOST), nbytes
+        route = (source, target) if HOST in (source, target) else (source, HOST, target)
+        for way in pairwise(route):
+            yield way, nbytes
 
-    geometry: Geometry
-    offload: Offload
 
-    def tier(self, kind: str) -> str:
-        if kind == GRAD_FP32:
-            return "device" if self.offload.optim == "device" else "host"
-        return {PARAM: self.offload.param, GRAD: self.offload.optim, OPTIM: self.offload.optim}.get(kind, "device")
+def moved_by_link(actions: Iterable[Action], geometry: Geometry) -> dict[str, int]:
+    """Bytes of a step over each link, both directions together: keys device-host and host-nvme."""
+    totals = {f"{DEVICE}-{HOST}": 0, f"{HOST}-{NVME}": 0}
+    for doing in walk(actions, geometry):
+        for way, nbytes in moved(doing, geometry):
+            totals[link_name(way)] += nbytes
+    return totals
 
-    def at_rest(self) -> dict[str, int]:
-        units = range(len(self.geometry.wrapping.units))
-        return at_rest(self.geometry) | {OPTIM: self.optimizer_bytes * sum(map(self.updated, units))}
 
-    @property
-    def optimizer_bytes(self) -> int:
-        """Parameters elsewhere cannot be what is updated: then it is a copy of them."""
-        geometry = self.geometry
-        apart = (MASTER not in stored_states(geometry.optimizer, geometry.dtype)
-                 and self.offload.param != self.offload.optim)
-        return geometry.optimizer_bytes + (geometry.itemsize if apart else 0)
-
-    def shard_bytes(self, unit: int) -> int:
-        return self.geometry.itemsize * self.geometry.kept(unit, SHARDED)
-
-    def grad_bytes(self, unit: int) -> int:
-        """Of a reduced gradient."""
-        return self.geometry.sum_itemsize * self.geometry.kept(unit, SHARDED)
-
-    def updated(self, unit: int) -> int:
-        """Elements that a rank updates."""
-        return self.geometry.kept(unit, self.geometry.placement.optim)
-
-    def placed(self, effect: Effect, deltas: list[Delta]) -> Iterator[tuple[str, int]]:
-        """(tier, bytes) in order, with what stays on its way."""
-        passing = list(self._passing(effect))
-        yield from passing
-        for kind, change in deltas:
-            yield self.tier(kind), change
-        for tier, nbytes in passing:
-            yield tier, -nbytes
-
-    def _passing(self, effect: Effect) -> Iterator[tuple[str, int]]:
-        for value in effect.adds:
-            if value.name is Name.REDUCED and self.offload.optim != "device":
-                yield "device", self.grad_bytes(value.index)
-                if self.offload.optim == "nvme":
-                    yield "host", self.grad_bytes(value.index)
-        for value in effect.makes:
-            if value.name is Name.WHOLE and self.offload.param == "nvme":
-                yield "host", self.shard_bytes(value.index)
-        if effect.updates is not None and self.offload.optim == "nvme":  # states, gradient, and the new parameters
-            each = self.optimizer_bytes + self.geometry.sum_itemsize + self.geometry.itemsize
-            yield "host", each * self.updated(effect.updates)
-
-    def moved(self, effect: Effect, deltas: list[Delta]) -> Iterator[tuple[str, int]]:
-        """(link, bytes) of an action."""
-        optim, param = self.offload.optim, self.offload.param
-        for value in effect.adds:
-            if value.name is Name.REDUCED and optim != "device":
-                yield "down", self.grad_bytes(value.index)
-                first = any(kind == GRAD for kind, _ in deltas)
-                yield "nvme", self.grad_bytes(value.index) * (1 if first else 2) if optim == "nvme" else 0
-        for value in effect.makes:
-            if value.name is Name.WHOLE and param != "device":
-                yield "up", self.shard_bytes(value.index)
-                yield "nvme", self.shard_bytes(value.index) if param == "nvme" else 0
-        if effect.updates is not None and optim != "device":
-            params = self.geometry.itemsize * self.updated(effect.updates)
-            yield "up", params if param == "device" else 0
-            if optim == "nvme":  # states in and out, gradient in, parameters out
-                grads = self.geometry.sum_itemsize * self.updated(effect.updates)
-                yield "nvme", 2 * self.optimizer_bytes * self.updated(effect.updates) + grads + params
+def link_name(way: Way) -> str:
+    """The faster tier first, whatever the direction."""
+    return "-".join(sorted(way, key=TIERS.index))

@@ -27,10 +27,10 @@ from mpizero.schedule.values import Name, Value
 
 COMPUTE, COMMUNICATION, REPLICAS = "compute", "communication", "replicas"  # streams; replicas: where state is sharded
 NAMES = {COMPUTE: "compute", COMMUNICATION: "comm", REPLICAS: "replica"}  # in charts
-LETTER = {"forward": "F", "backward": "B", "all_gather": "A", "reduce_scatter": "R", "all_reduce": "S",
+LETTER = {"forward": "F", "recompute": "C", "backward": "B", "all_gather": "A", "reduce_scatter": "R", "all_reduce": "S",
           "all_reduce_shard": "S", "optim_step": "U", "broadcast": "A", "reduce": "R"}  # by kind of work
-LEGEND = ("F forward, B backward, A all-gather, R reduce-scatter, S all-reduce, U update; the number is the segment's "
-          "or the unit's")  # a broadcast is an A too, and a reduction to the owner an R
+LEGEND = ("F forward, C forward computed again, B backward, A all-gather, R reduce-scatter, S all-reduce, U update; the "
+          "number is the segment's or the unit's")  # a broadcast is an A too, and a reduction to the owner an R
 
 
 @dataclass(frozen=True)

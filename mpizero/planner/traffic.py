@@ -9,11 +9,9 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from mpizero.layout import OWNED, REPLICATED, Axis, Geometry
+from mpizero.layout import OWNED, REPLICATED, Axis, Geometry, rings
 from mpizero.schedule.actions import Action
 from mpizero.schedule.effects import Effect, effect_of
-
-CHAIN_SEGMENT = 2**21  # bytes that a broadcast hands on at a time: comm.ring.SEGMENT_BYTES
 
 
 @dataclass(frozen=True)
@@ -95,7 +93,7 @@ def _broadcast(action: Action, unit: int, axis: Axis, geometry: Geometry) -> Sen
         return Sent(action, "broadcast", axis, 0, 0)
     sends = (geometry.shard_rank + 1) % n != geometry.owner(unit)
     return Sent(action, "broadcast", axis, nbytes * sends, int(sends),
-                path=(nbytes + (n - 2) * min(nbytes, CHAIN_SEGMENT), n - 1))
+                path=(nbytes + (n - 2) * min(nbytes, rings.SEGMENT_BYTES), n - 1))
 
 
 def sent_bytes(sends: Iterable[Sent]) -> int:

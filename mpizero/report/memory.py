@@ -53,7 +53,7 @@ def model_states(live: dict[str, int]) -> int:
 
 def also_planned(actions: Actions) -> list[str]:
     """Kinds that the plan covers beside the model states: activations, if it knows them."""
-    return sorted({kind for row in actions for kind in row["planned_live"]} - set(MODEL_STATE))
+    return sorted({kind for row in actions for kind, nbytes in row["planned_live"].items() if nbytes} - set(MODEL_STATE))
 
 
 def equals_plan(row: dict[str, Any]) -> bool:
@@ -153,7 +153,8 @@ def _name_peak(axes: Axes, actions: Actions, unit: float, top: float) -> None:
 
 def _covered(actions: Actions) -> str:
     """What the plan covers."""
-    return " and ".join(["model states", *also_planned(actions)])
+    *first, last = ["model states", *(kind.replace("_", " ") for kind in also_planned(actions))]
+    return f"{', '.join(first)} and {last}" if first else last
 
 
 def _title(trace: dict[str, Any], rank: dict[str, Any], actions: Actions, beyond: str) -> list[str]:

@@ -25,12 +25,13 @@ WIDTH = 6.0  # inches of a figure: its texts are read at 420 pixels too, where 9
 TITLE = 62  # characters of a line
 BLACK, DARK, GREY, LIGHT = "#000000", "#444444", "#999999", "#e6e6e6"
 ORANGE, SKY, GREEN, YELLOW = "#e69f00", "#56b4e9", "#009e73", "#f0e442"
-BLUE, VERMILLION, PURPLE = "#0072b2", "#d55e00", "#cc79a7"
+BLUE, VERMILLION, PURPLE, VIOLET = "#0072b2", "#d55e00", "#cc79a7", "#9933ff"
 
 # Neighbours in a stack, whose order is that of `kinds.KINDS`, differ in lightness too.
 MEMORY_COLORS = {kinds.PARAM: BLUE, kinds.OPTIM: SKY, kinds.GRAD: VERMILLION, kinds.UNSHARDED_PARAM: ORANGE,
-                 kinds.UNSHARDED_GRAD: GREEN, kinds.GRAD_FP32: YELLOW, kinds.ACTIVATION: PURPLE, kinds.WORKSPACE: DARK}
-SPAN_COLORS = {"forward": SKY, "backward": BLUE, "update": GREEN, "all_gather": ORANGE, "reduce_scatter": VERMILLION,
+                 kinds.UNSHARDED_GRAD: GREEN, kinds.GRAD_FP32: YELLOW, kinds.KEPT_INPUT: VIOLET, kinds.ACTIVATION: PURPLE,
+                 kinds.WORKSPACE: DARK}
+SPAN_COLORS = {"forward": SKY, "recompute": YELLOW, "backward": BLUE, "update": GREEN, "all_gather": ORANGE, "reduce_scatter": VERMILLION,
                "all_reduce": PURPLE, "agree": DARK, "other": "#d9d9d9"}
 
 SETTINGS: Any = {

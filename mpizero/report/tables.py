@@ -17,7 +17,7 @@ from mpizero.report.traffic import BETWEEN, on_plan, ops
 from mpizero.text import precision, ranks_on
 
 Row = dict[str, Any]
-COMPUTED = ("forward", "backward", "update")
+COMPUTED = ("forward", "recompute", "backward", "update")
 
 
 @dataclass(frozen=True)
@@ -120,13 +120,15 @@ def traffic_table(summary: dict[str, Any], hosts: Sequence[str] = ()) -> Table:
 
 def time_table(trace: dict[str, Any]) -> Table:
     """Where the traced step's time went, rank by rank."""
-    columns = {"rank": "rank", "host": "host", "forward": "forward", "backward": "backward", "update": "update",
+    computed = [name for name in COMPUTED
+                if name != "recompute" or any(span_of(row) == name for rank in trace["ranks"] for row in rank["actions"])]
+    columns = {"rank": "rank", "host": "host", **{name: name for name in computed},
                "collectives": "collectives", "rest": "rest", "step": "whole step"}
     rows = []
     for rank in trace["ranks"]:
         spans = [*rank["actions"], *rank["collectives"]]
         whole = max((row["end_s"] for row in spans), default=0.0) - min((row["begin_s"] for row in spans), default=0.0)
-        parts = {name: sum(_ms(row) for row in rank["actions"] if span_of(row) == name) for name in COMPUTED}
+        parts = {name: sum(_ms(row) for row in rank["actions"] if span_of(row) == name) for name in computed}
         parts["collectives"] = sum(1e3 * row["exposed_s"] for row in rank["collectives"])
         rows.append(_pick(rank | parts | {"rest": 1e3 * whole - sum(parts.values()), "step": 1e3 * whole}, columns))
     return Table("time", f"Time in step {trace['step'] + 1}, milliseconds", columns, rows,

@@ -8,7 +8,8 @@ A *unit* is what is gathered (a FlatParameter), a *segment* what is computed; bo
     Unshard(unit)              + whole parameters                          (n-1)/n of the unit, all-gather
     Broadcast(unit)            + whole parameters                          the unit, all but the last of a chain
     Reshard(unit)              - whole parameters
-    Forward(segment, mb)       + activations
+    Forward(segment, mb)       + activations, or its input alone
+    Recompute(segment, mb)     + activations, of the input that was kept
     Loss(mb)                   + what its backward needs
     LossBackward(mb)           + gradient of the last output, - what Loss kept
     Backward(segment, mb)      + whole gradient of its units that train, - activations
@@ -36,6 +37,7 @@ memory from Begin on, and what it reads or frees does until End, so bytes follow
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from enum import StrEnum
 
 from mpizero.layout.mesh import Axis
 
@@ -86,14 +88,31 @@ class Reshard:
     unit: int
 
 
+class Save(StrEnum):
+    """What a forward keeps: all that its backward needs; its input, for a Recompute; or nothing."""
+
+    ALL = "all"
+    INPUT = "input"
+    NOTHING = "nothing"
+
+
 @dataclass(frozen=True, slots=True)
 class Forward:
-    """Compute the segment; keep what its backward needs if `save`. Its input is gone afterwards, unless backward needs
-    it."""
+    """Compute the segment, and keep what `save` says. Its input is gone afterwards, unless that needs it."""
 
     segment: int
     mb: int
-    save: bool = True
+    save: Save = Save.ALL
+
+
+@dataclass(frozen=True, slots=True)
+class Recompute:
+    """Compute the segment again from the input that was kept, and keep all that its backward needs. onward: its output
+    stays as well, as the kept input of the next segment."""
+
+    segment: int
+    mb: int
+    onward: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,8 +257,8 @@ class End:
     action: Going
 
 
-Action = (Phase | LoadBatch | Reshard | Forward | Loss | LossBackward | Backward | Agree | OptimStep | FreeGrad
-          | AwaitFree | Collective | Move | Begin | End)
+Action = (Phase | LoadBatch | Reshard | Forward | Recompute | Loss | LossBackward | Backward | Agree | OptimStep
+          | FreeGrad | AwaitFree | Collective | Move | Begin | End)
 
 
 def show(action: Action) -> str:

@@ -30,7 +30,8 @@ from mpizero.schedule.strategies import STRATEGIES, Strategy
 from mpizero.schedule.validate import IllegalSchedule, validate
 
 Actions = list[Action]
-LEAST = {"accumulation": 1, "shard_size": 1, "limit_all_gathers": 1, "backward_prefetch": 0, "forward_prefetch": 0}
+LEAST = {"accumulation": 1, "shard_size": 1, "limit_all_gathers": 1, "backward_prefetch": 0, "forward_prefetch": 0,
+         "recompute_interval": 1}
 LARGEST = 2**40  # beyond it no number of these means anything
 MOST_MICROBATCHES = 4096  # each has its actions in the list, which is composed and validated in milliseconds a piece
 
@@ -40,8 +41,9 @@ class StepSettings:
     """What shapes a step. stage: a key of `STRATEGIES`. shard_size: ranks that share one copy of the state; None: all.
     accumulation: microbatches. no_sync: reduce gradients after the last of them only.
 
-    The last six are passes, `overlap` that of overlapped; a depth of 0, a limit or an offload of None leaves the list
-    as it is. offload: as `layout.tiers.parse_offload` reads it.
+    The others are passes, `overlap` that of overlapped; a depth of 0, a limit or an offload of None leaves the list as
+    it is. offload: as `layout.tiers.parse_offload` reads it. recompute_interval: segments in a row that `recompute`
+    computes again from one input.
     """
 
     stage: str = "2"
@@ -54,6 +56,8 @@ class StepSettings:
     limit_all_gathers: int | None = None
     overlap: bool = False
     offload: str | None = None
+    recompute: bool = False
+    recompute_interval: int = 1
 
     def __post_init__(self) -> None:
         """ConfigError for values that can never work."""
@@ -66,6 +70,9 @@ class StepSettings:
         if self.accumulation > MOST_MICROBATCHES:
             raise ConfigError(f"`accumulation` {self.accumulation} is too many: a step lists the actions of each "
                               f"microbatch, of which at most {MOST_MICROBATCHES:,}; use a larger `batch_size` instead")
+        if self.recompute_interval != 1 and not self.recompute:
+            raise ConfigError(f"`recompute_interval` {self.recompute_interval} says how many segments share the input "
+                              "that `recompute` keeps: add that, or leave this out")
         if not self.shards and self.shard_size not in (None, 1):
             raise ConfigError(f"`stage` {self.stage} shards nothing, so `shard_size` {self.shard_size} has no meaning: "
                               "use `stage` 1, 2 or 3, or leave it out")
@@ -138,6 +145,8 @@ def schedule(strategy: Strategy, geometry: Geometry, settings: StepSettings) -> 
 
     def passed(actions: Iterable[Action]) -> Actions:
         actions = passes.gather_once(passes.without_lone_collectives(actions, mesh))
+        if settings.recompute:
+            actions = passes.recompute(actions, wrapping.segments, settings.recompute_interval)
         if settings.keep_last_unit:
             actions = passes.keep_last_unit(actions)
         actions = passes.backward_prefetch(actions, settings.backward_prefetch)

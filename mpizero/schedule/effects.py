@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, assert_never
 
 from mpizero.layout.geometry import Geometry
 from mpizero.layout.mesh import Axis
-from mpizero.layout.placement import OWNED, REPLICATED, SHARDED, Keep
+from mpizero.layout.placement import OWNED, REPLICATED, SHARDED, Keep, Placement
 from mpizero.layout.tiers import DEVICE, HOST, NVME, Tier
 from mpizero.schedule import values as v
 from mpizero.schedule.actions import (
@@ -37,15 +37,17 @@ from mpizero.schedule.actions import (
     Move,
     OptimStep,
     Phase,
+    Recompute,
     ReduceGrad,
     ReduceScatterGrad,
     Reshard,
+    Save,
     UnknownAction,
     Unshard,
     UploadGrad,
     UploadParam,
 )
-from mpizero.schedule.values import Value
+from mpizero.schedule.values import Name, Value
 
 Values = tuple[Value, ...]
 
@@ -159,7 +161,7 @@ def effect_of(action: Action, geometry: Geometry) -> Effect:
     match action:
         case Phase():
             return NOTHING
-        case LoadBatch() | Forward() | Loss() | LossBackward() | Backward():
+        case LoadBatch() | Forward() | Recompute() | Loss() | LossBackward() | Backward():
             return _compute(action, geometry)
         case Reshard(unit):
             return Effect(frees=(v.whole(unit),))
@@ -187,7 +189,7 @@ def effect_of(action: Action, geometry: Geometry) -> Effect:
             assert_never(action)
 
 
-def _compute(action: LoadBatch | Forward | Loss | LossBackward | Backward, geometry: Geometry) -> Effect:
+def _compute(action: LoadBatch | Forward | Recompute | Loss | LossBackward | Backward, geometry: Geometry) -> Effect:
     """What happens between a batch and the gradients of its segments."""
     segments = geometry.wrapping.segments
     loss = len(segments)  # it comes after the last segment
@@ -196,8 +198,13 @@ def _compute(action: LoadBatch | Forward | Loss | LossBackward | Backward, geome
             return Effect(makes=(v.x(0, mb), v.targets(mb)))
         case Forward(segment, mb, save):
             used, x, y = map(v.whole, segments[segment].units), v.x(segment, mb), v.x(segment + 1, mb)
-            return Effect(reads=(*used, x), makes=(y, v.saved(segment, mb)) if save else (y,), frees=(x,),
-                          work=Work("forward", segment))
+            keeps = {Save.ALL: (v.saved(segment, mb),), Save.INPUT: (v.kept(segment, mb),), Save.NOTHING: ()}[save]
+            return Effect(reads=(*used, x), makes=(y, *keeps), frees=(x,), work=Work("forward", segment))
+        case Recompute(segment, mb, onward):
+            used, kept, y = map(v.whole, segments[segment].units), v.kept(segment, mb), v.x(segment + 1, mb)
+            return Effect(reads=(*used, kept), frees=(kept,), during=() if onward else (y,),
+                          makes=(v.saved(segment, mb), *([v.kept(segment + 1, mb)] if onward else [])),
+                          work=Work("recompute", segment))
         case Loss(mb, save):
             ends = (v.x(loss, mb), v.targets(mb))
             return Effect(reads=ends, makes=(v.saved(loss, mb),) if save else (), frees=ends)
@@ -295,6 +302,24 @@ def _sent(op: str, unit: int, extent: Keep, axis: Axis, kind: str | None = None)
 def kept_params(unit: int, geometry: Geometry) -> Value:
     """The parameters of the unit that a rank keeps between steps."""
     return {REPLICATED: v.whole, SHARDED: v.shard, OWNED: v.own}[geometry.placement.params](unit)
+
+
+def updates_on(placement: Placement) -> Tier:
+    """Where updates run, and gradients are looked at for them: on the host for states in files."""
+    return DEVICE if placement.tiers.optimizer is DEVICE else HOST
+
+
+def tier_of(value: Value, placement: Placement) -> Tier:
+    """Where it lies."""
+    match value.name:
+        case Name.SHARD | Name.OWN:
+            return placement.tiers.params
+        case Name.STATES | Name.OFFLOADED:
+            return placement.tiers.optimizer
+        case Name.GRAD_FP32 | Name.NEW:
+            return updates_on(placement)
+        case _:
+            return DEVICE
 
 
 def _updates_a_part(geometry: Geometry) -> bool:

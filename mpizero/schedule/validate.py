@@ -75,12 +75,14 @@ class _Checker:
         self.agreed = False  # on the gradients that are there
         self.used: set[Value] = set()  # those of them that an update has read
         self.gathered, self.most = 0, 0  # units now, and at once since the last computation
+        self.read: set[Value] = set()  # whole parameters that a computation has read and that stay, for another one
         self.under_way: dict[Effect, None] = {}  # collectives that were begun, in order
 
     def act(self, effect: Effect) -> None:
         """Apply the rules to an action's effect, then the effect to what is there."""
         self._check_order(effect)
         self._check_values(effect)
+        self._check_recompute(effect)
         if effect.sends is not None:
             self._check_axis(effect.sends)
         if effect.computes and any(value.name is Name.WHOLE for value in effect.reads):
@@ -141,8 +143,9 @@ class _Checker:
                     self.version[value] = self.version[kept]
                 self.gathered += 1
                 self.most = max(self.most, self.gathered)
-            case Freed(Value(name=Name.WHOLE)):
+            case Freed(Value(name=Name.WHOLE) as value):
                 self.gathered -= 1
+                self.read.discard(value)
             case Freed(Value(name=Name.REDUCED | Name.OFFLOADED) as value) if value in self.gradients:
                 self._forget(value)
             case Became(value, new) if value in self.version:
@@ -229,6 +232,15 @@ class _Checker:
               f"unit {unit} is gathered: the whole parameters would be old ones")
         self.version[kept_params(unit, self.geometry)] = self.updated[unit]
 
+    # -- recompute ----------------------------------------------------------------------------------------------------
+
+    def _check_recompute(self, effect: Effect) -> None:
+        """A segment is computed again once those behind it are through: earlier, nothing would be won."""
+        for kept in (value for value in effect.frees if value.name is Name.KEPT):
+            later = sorted(value for value in self.there if value.mb == kept.mb and value.index > kept.index
+                           and value.name in (Name.X, Name.SAVED, Name.KEPT))
+            _rule(not later, f"it comes too early: {later[:1] and later[0]} is still there")
+
     # -- gathers ------------------------------------------------------------------------------------------------------
 
     def _check_axis(self, send: Send) -> None:
@@ -240,8 +252,11 @@ class _Checker:
             _rule(send.axis is not Axis.SHARD, f"along {Axis.SHARD} ranks hold different parts, which have no sum")
 
     def _check_limit(self, effect: Effect) -> None:
-        needs, most = sum(value.name is Name.WHOLE for value in effect.reads), max(self.most, self.gathered)
-        _rule(self.limit is None or most <= max(self.limit, needs),
+        """Beside what a computation reads, what others have read may be there for those to come: segments that are
+        computed again together are so before the first of their backwards."""
+        self.read.update(value for value in effect.reads if value.name is Name.WHOLE)
+        most = max(self.most, self.gathered)
+        _rule(self.limit is None or most <= max(self.limit, len(self.read)),
               f"{most} units were gathered at once: above the limit")
         self.most = 0
 

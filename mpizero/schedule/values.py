@@ -3,7 +3,8 @@
     value          what it is                                                        made by
     x[s, mb]       input of segment s; x[0]: the batch's; x[S]: what the loss reads  LoadBatch, Forward(s - 1)
     targets[mb]    the batch's                                                       LoadBatch
-    saved[s, mb]   what backward of segment s needs; saved[S]: of the loss           Forward(s), Loss
+    saved[s, mb]   what backward of segment s needs; saved[S]: of the loss           Forward(s), Recompute(s), Loss
+    kept[s, mb]    input of segment s, kept to compute it again                      Forward(s), Recompute(s - 1)
     dy[s, mb]      gradient of the output of segment s                               Backward(s + 1), LossBackward
     whole[u]       parameters of unit u, all of them                                 rests where placed so, else Gather
     part[u]        the same, of which this rank's part alone is there, or new        OptimStep, UploadParam, FetchParam
@@ -31,6 +32,7 @@ class Name(StrEnum):
     X = "x"
     TARGETS = "targets"
     SAVED = "saved"
+    KEPT = "kept"
     DY = "dy"
     WHOLE = "whole"
     PART = "part"
@@ -68,6 +70,10 @@ def targets(mb: int) -> Value:
 
 def saved(segment: int, mb: int) -> Value:
     return Value(Name.SAVED, segment, mb)
+
+
+def kept(segment: int, mb: int) -> Value:
+    return Value(Name.KEPT, segment, mb)
 
 
 def dy(segment: int, mb: int) -> Value:

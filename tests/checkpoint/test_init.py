@@ -9,7 +9,6 @@ import pytest
 
 from mpizero.checkpoint.export import export
 from mpizero.checkpoint.init import init_weights
-from mpizero.checkpoint.resume import loading_bytes
 from mpizero.checkpoint.run import begin_checkpoints
 from mpizero.checkpoint.tensors import PROBES, Tensors
 from mpizero.checkpoint.weights import fill_as, open_weights
@@ -21,6 +20,7 @@ from mpizero.engine.resolve import resolve
 from mpizero.engine.trainer import run_steps
 from mpizero.errors import CheckpointError, ConfigError
 from mpizero.planner import plan_memory
+from mpizero.planner.need import loading_bytes
 from tests.checkpoint.jobs import begin, first, save
 from tests.checkpoint.test_export import as_float32
 from tests.engine.runs import GPT, MLP
@@ -49,7 +49,7 @@ def test_from_a_file_and_from_a_checkpoint(group, shared_path, config, stage):
         job = begin_checkpoints(prepare(replace(config, stage=stage, init=str(path), **OTHER), group), "run").job
         rest = plan_memory([], job.geometry).at_rest_bytes
         most = max(unit.layout.padded_numel * unit.param.itemsize for unit in job.state.units)
-        assert job.ledger.action_peak_bytes == rest + loading_bytes(job) <= rest + most
+        assert job.ledger.action_peak_bytes == rest + loading_bytes(job.geometry) <= rest + most
         assert job.ledger.model_state_bytes == job.ledger.live_bytes == rest
         masters = {param.name: unit.states["master"].dtype for unit in job.state.units for param in unit.layout.params}
         for name, values in as_float32(job).items():

@@ -10,13 +10,14 @@ import numpy as np
 import pytest
 
 from mpizero.checkpoint.read import open_checkpoint
-from mpizero.checkpoint.resume import loading_bytes, resume
+from mpizero.checkpoint.resume import resume
 from mpizero.checkpoint.run import begin_checkpoints
 from mpizero.checkpoint.save import save
 from mpizero.engine.job import prepare
 from mpizero.engine.replicas import compare_replicas
 from mpizero.engine.trainer import run_steps
 from mpizero.planner import plan_memory
+from mpizero.planner.need import loading_bytes
 from tests.checkpoint.jobs import CONFIGS, begin, first, go_on, kept, numbers
 from tests.engine.runs import GPT, MLP, outcome
 from tests.engine.test_device import traced_peak
@@ -176,7 +177,7 @@ def test_neither_saving_nor_loading_takes_memory(group, shared_path, config, sta
     late = prepare(config, group)
     late.ledger.reset_peaks()
     resume(late, shared_path / f"n{group.size}")
-    assert 0 < late.ledger.peak_bytes - rest == loading_bytes(late) <= unit and late.ledger.live_bytes == rest
+    assert 0 < late.ledger.peak_bytes - rest == loading_bytes(late.geometry) <= unit and late.ledger.live_bytes == rest
 
 
 def books(job):
@@ -193,7 +194,7 @@ def test_tracemalloc_says_so_too(group, shared_path):
     job, path = begin(config, group, 1), shared_path / f"n{group.size}"
     late, (_, unit) = prepare(config, group), books(job)
     saving, loading = traced_peak(lambda: save(job, path))[0], traced_peak(lambda: resume(late, path))[0]
-    assert saving < unit and loading_bytes(late) - 1000 < loading < unit
+    assert saving < unit and loading_bytes(late.geometry) - 1000 < loading < unit
 
 
 def test_each_rank_reads_its_own_ranges(group, shared_path, monkeypatch):

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from mpizero.comm import addition
-from mpizero.comm.addition import BLOCK, SMALL, adder
+from mpizero.comm.addition import adder
+from mpizero.layout.rings import BLOCK, SMALL
 from mpizero.memory.ledger import Ledger, Uncounted
 
 ALL = np.arange(2**16, dtype=np.uint16).view(np.float16)  # every float16

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from mpizero.comm import (
-    addition, all_gather, all_gather_values, all_reduce, broadcast, channel, chunk, reduce_scatter, ring)
+    all_gather, all_gather_values, all_reduce, broadcast, channel, chunk, reduce_scatter, ring)
 from mpizero.comm.mpi import reference
+from mpizero.layout import rings
 from mpizero.memory.ledger import Ledger
 
 SIZES = (0, 1, 2, 3, 4, 5, 97, 1024, 50_001)
@@ -70,7 +71,7 @@ def test_messages_and_sums_of_other_dtypes(group, monkeypatch, name, wire, sums)
     ledger = Ledger()
     group = group.using(mem=ledger)
     for segment in (64, 2**21):
-        monkeypatch.setattr(ring, "SEGMENT_BYTES", segment)
+        monkeypatch.setattr(rings, "SEGMENT_BYTES", segment)
         for numel in (0, 1, 5, 24 * group.size, 2001):
             want, own = total(group, numel, sums), own_chunk(group, numel)
             flat, whole = (whole_numbers(group.rank, numel, name) for _ in range(2))
@@ -94,8 +95,8 @@ def test_messages_and_sums_of_other_dtypes(group, monkeypatch, name, wire, sums)
 
 @pytest.mark.parametrize("segment", [1, 100, 4096])
 def test_in_segments(group, monkeypatch, segment):
-    monkeypatch.setattr(ring, "SEGMENT_BYTES", segment)
-    monkeypatch.setattr(ring, "GATHER_SEGMENT_BYTES", segment)
+    monkeypatch.setattr(rings, "SEGMENT_BYTES", segment)
+    monkeypatch.setattr(rings, "GATHER_SEGMENT_BYTES", segment)
     for numel in (0, 1, 3, 97, 20 * min(segment, 100)):
         check_all(group, numel, np.dtype("float32"))
 
@@ -114,9 +115,9 @@ def test_messages_beyond_the_limit_go_in_parts(group, monkeypatch, name):
 
 def test_float16_chunks_of_several_blocks(group, monkeypatch):
     """A chunk is added in blocks; here three and a short one, in one segment and in two."""
-    monkeypatch.setattr(addition, "BLOCK", 2048)
-    monkeypatch.setattr(ring, "SEGMENT_BYTES", 2 * 10_000)
-    width = 3 * addition.BLOCK + 1234
+    monkeypatch.setattr(rings, "BLOCK", 2048)
+    monkeypatch.setattr(rings, "SEGMENT_BYTES", 2 * 10_000)
+    width = 3 * rings.BLOCK + 1234
     for numel in (width * group.size, (10_000 + width) * group.size):
         check_all(group, numel, np.dtype("float16"))
 
@@ -235,9 +236,8 @@ def test_workspace_comes_from_the_ledger_and_goes_back(group):
     flat = np.ones(numel, np.float32)
     reduce_scatter(group.using(mem=ledger), flat, flat[own_chunk(group, numel)])
     assert ledger.live_bytes == 0
-    width = min(300_000, ring.SEGMENT_BYTES // 4)
-    depth = ring.NEAR_DEPTH if group.hosts[group.rank] == group.hosts[group.rank - 1] else ring.DEPTH
-    assert ledger.peak["workspace"] == (0 if group.size == 1 else depth * width * 4)
+    width = min(300_000, rings.SEGMENT_BYTES // 4)
+    assert ledger.peak["workspace"] == min(rings.DEPTH, group.size - 1) * width * 4
 
 
 def test_impossible_arrays(group):

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mpizero.comm import addition, mixed, ring
+from mpizero.comm import mixed
+from mpizero.layout import rings
 from mpizero.memory.ledger import Ledger
 from tests.comm.network import Network, run, run_ring
 
@@ -25,7 +26,7 @@ ranks, numels, seeds = st.integers(1, 7), st.integers(0, 60), st.integers(0, 2**
 @pytest.fixture(autouse=True)
 def constants(monkeypatch):
     """Tests set them as they like."""
-    for module, name in ((ring, "SEGMENT_BYTES"), (ring, "DEPTH"), (addition, "BLOCK")):
+    for module, name in ((rings, "SEGMENT_BYTES"), (rings, "DEPTH"), (rings, "BLOCK")):
         monkeypatch.setattr(module, name, getattr(module, name))
 
 
@@ -38,7 +39,7 @@ def by_hand(flats, wire, sums, before=None):
     size, numel = len(flats), flats[0].size
     parts = []
     for c in range(size):
-        part = ring.chunk(numel, c, size)
+        part = rings.chunk(numel, c, size)
         order = [flats[(c + 1 + step) % size][part].astype(wire).astype(sums) for step in range(size)]
         total = order[0]
         for values in order[1:]:
@@ -50,7 +51,7 @@ def by_hand(flats, wire, sums, before=None):
 def reduce_scatter(flats, wire, sums, accumulate=False, seed=0):
     """The sums of all chunks together, and what each rank waited for. Into threes."""
     size, numel = len(flats), flats[0].size
-    outs = [np.full(numel, 3, sums)[ring.chunk(numel, rank, size)].copy() for rank in range(size)]
+    outs = [np.full(numel, 3, sums)[rings.chunk(numel, rank, size)].copy() for rank in range(size)]
     waits = run_ring(mixed.reduce_scatter, [flat.copy() for flat in flats], outs, [accumulate] * size, [wire] * size,
                      seed=seed)
     return np.concatenate(outs), waits
@@ -63,7 +64,7 @@ def reduce_scatter(flats, wire, sums, accumulate=False, seed=0):
 def test_sums_are_those_made_by_hand(kind, size, numel, seed, segment, depth, block, accumulate):
     """Bit for bit, however chunks are cut and messages come."""
     dtype, wire, sums = kind
-    ring.SEGMENT_BYTES, ring.DEPTH, addition.BLOCK = segment, depth, block
+    rings.SEGMENT_BYTES, rings.DEPTH, rings.BLOCK = segment, depth, block
     flats = gradients(size, numel, dtype, seed)
     got, _ = reduce_scatter(flats, wire, sums, accumulate, seed)
     assert got.dtype == sums
@@ -155,7 +156,7 @@ def test_gradients_of_another_dtype_are_only_read():
 ])
 def test_workspace_is_chunks_segments_and_blocks(kind, size, accumulate, want):
     dtype, wire, sums = kind
-    ring.SEGMENT_BYTES = 20_000
+    rings.SEGMENT_BYTES = 20_000
     network, ledgers = Network(size), [Ledger() for _ in range(size)]
     channels, flats = network.channels(), gradients(size, size * 40_000, dtype)
     for channel, ledger in zip(channels, ledgers, strict=True):
@@ -219,7 +220,7 @@ def test_the_error_of_16_bit_sums_grows_with_ranks_and_that_of_float32_sums_does
 
 def test_messages_overwritten_before_they_have_left_are_noticed(monkeypatch):
     """The network copies when a message moves: `DEPTH` slots that are one."""
-    ring.SEGMENT_BYTES = 8
+    rings.SEGMENT_BYTES = 8
     flats = gradients(4, 160, F32)
     want = by_hand(flats, BF16, F32).tobytes()
     assert all(reduce_scatter(flats, BF16, F32, seed=seed)[0].tobytes() == want for seed in range(5))

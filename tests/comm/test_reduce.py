@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mpizero.comm import addition, all_reduce, begin_broadcast, chunk, mixed, reduce, reduce_scatter, ring
+from mpizero.comm import all_reduce, begin_broadcast, chunk, mixed, reduce, reduce_scatter
 from mpizero.comm.mpi import reference
+from mpizero.layout import rings
 from mpizero.memory.ledger import Ledger
 from tests.comm.network import Network, run, run_ring
 from tests.comm.test_collectives import total, whole_numbers
@@ -21,7 +22,7 @@ ranks, numels, seeds = st.integers(1, 7), st.integers(0, 60), st.integers(0, 2**
 @pytest.fixture(autouse=True)
 def constants(monkeypatch):
     """Tests set them as they like."""
-    for module, name in ((ring, "SEGMENT_BYTES"), (ring, "DEPTH"), (addition, "SMALL")):
+    for module, name in ((rings, "SEGMENT_BYTES"), (rings, "DEPTH"), (rings, "SMALL")):
         monkeypatch.setattr(module, name, getattr(module, name))
 
 
@@ -41,7 +42,7 @@ def reduced(flats, wire, sums, root, accumulate=False, seed=0):
 def test_sums_are_those_of_a_reduce_scatter(kind, size, numel, seed, segment, depth, accumulate, data):
     """((x[c+1] + x[c+2]) + ...) + x[c] for each chunk c, whoever the root is."""
     dtype, wire, sums = kind
-    ring.SEGMENT_BYTES, ring.DEPTH, addition.SMALL = segment, depth, 4
+    rings.SEGMENT_BYTES, rings.DEPTH, rings.SMALL = segment, depth, 4
     flats, root = gradients(size, numel, dtype, seed), data.draw(st.integers(0, size - 1))
     got, _ = reduced(flats, wire, sums, root, accumulate, seed)
     assert got.tobytes() == by_hand(flats, wire, sums, np.full(numel, 3, sums) if accumulate else None).tobytes()
@@ -63,22 +64,22 @@ def test_traffic_is_the_formulas(kind, size, root):
 
 
 @pytest.mark.parametrize("kind, accumulate, root_takes, another_takes", [
-    ((F32, F32, F32), False, 4 * 5000, 4 * 5000),  # the ring's segment; the sum lies in the result, or in `flat`
-    ((F32, F32, F32), True, 4 * (5000 + 2 * 5000), 4 * 5000),  # two segments come in, to be added
+    ((F32, F32, F32), False, 4 * 2 * 5000, 4 * 2 * 5000),  # the ring's; the sum lies in the result, or in `flat`
+    ((F32, F32, F32), True, 4 * (2 * 5000 + 2 * 5000), 4 * 2 * 5000),  # two segments come in, to be added
     ((F16, F32, F32), False, 4 * (2 * 10_000 + 10_000), 4 * (3 * 10_000 + 10_000)),  # its chunk of the sum
 ])
 def test_workspace_is_segments(kind, accumulate, root_takes, another_takes):
     dtype, wire, sums = kind
-    ring.SEGMENT_BYTES, network, ledgers = 20_000, Network(3), [Ledger() for _ in range(3)]
+    rings.SEGMENT_BYTES, network, ledgers = 20_000, Network(3), [Ledger() for _ in range(3)]
     channels, flats = network.channels(), gradients(3, 30_000, dtype)
     outs = [np.zeros(30_000 if rank == 1 else 0, sums) for rank in range(3)]
     for channel, ledger in zip(channels, ledgers, strict=True):
         channel.mem = ledger
         channel.is_near = lambda rank: True
-    rings = [mixed.reduce(channel, flat, out, 1, accumulate, wire)
-             for channel, flat, out in zip(channels, flats, outs, strict=True)]
+    made = [mixed.reduce(channel, flat, out, 1, accumulate, wire)
+            for channel, flat, out in zip(channels, flats, outs, strict=True)]
     taken = [ledger.live["workspace"] for ledger in ledgers]  # all of it before the first message
-    run(network, rings, 0)
+    run(network, made, 0)
     assert [ledger.peak["workspace"] for ledger in ledgers] == taken
     assert taken[0] == taken[2] == another_takes and taken[1] == root_takes
 

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mpizero.comm import ring
+from mpizero.layout import rings
 from tests.comm.network import Network, run, run_ring
 
 ranks = st.integers(1, 7)
@@ -28,19 +29,19 @@ def constants(monkeypatch):
     hypothesis repeats inside one call, so the fixture restores only at the end.
     """
     for name in ("SEGMENT_BYTES", "GATHER_SEGMENT_BYTES", "DEPTH", "NEAR_DEPTH"):
-        monkeypatch.setattr(ring, name, getattr(ring, name))
+        monkeypatch.setattr(rings, name, getattr(rings, name))
 
 
 def set_sizes(segment, depth):
-    ring.SEGMENT_BYTES = ring.GATHER_SEGMENT_BYTES = segment
-    ring.DEPTH, ring.NEAR_DEPTH = depth, depth // 2 + 1
+    rings.SEGMENT_BYTES = rings.GATHER_SEGMENT_BYTES = segment
+    rings.DEPTH, rings.NEAR_DEPTH = depth, depth // 2 + 1
 
 
 def reduce_scatter(flats, seed=0, accumulate=False, own_chunk=False):
     """The outs and waits of a simulated reduce-scatter of copies of `flats`."""
     size, numel = len(flats), flats[0].size
     flats = [flat.copy() for flat in flats]
-    chunks = [ring.chunk(numel, rank, size) for rank in range(size)]
+    chunks = [rings.chunk(numel, rank, size) for rank in range(size)]
     outs = [flat[own] if own_chunk else np.full(own.stop - own.start, 7, flat.dtype)
             for flat, own in zip(flats, chunks, strict=True)]
     return outs, run_ring(ring.reduce_scatter, flats, outs, [accumulate] * size, seed=seed)
@@ -56,7 +57,7 @@ def all_gather(shares, seed=0):
     size, numel = len(shares), shares[0].size
     flats = []
     for rank, share in enumerate(shares):
-        own = ring.chunk(numel, rank, size)
+        own = rings.chunk(numel, rank, size)
         flats.append(np.full_like(share, -1))
         flats[-1][own] = share[own]
     return flats, run_ring(ring.all_gather, flats, seed=seed)
@@ -66,14 +67,14 @@ def check_reduce_scatter(flats, **options):
     total = sum(flats)
     outs, waits = reduce_scatter(flats, **options)
     for rank, out in enumerate(outs):
-        want = total[ring.chunk(total.size, rank, len(flats))]
+        want = total[rings.chunk(total.size, rank, len(flats))]
         assert np.array_equal(out, want + 7 if options.get("accumulate") else want)
     return waits
 
 
 @given(numel=st.integers(0, 1000), size=st.integers(1, 40))
 def test_chunks_cover_everything_once(numel, size):
-    parts = [ring.chunk(numel, rank, size) for rank in range(size)]
+    parts = [rings.chunk(numel, rank, size) for rank in range(size)]
     assert [i for part in parts for i in range(part.start, part.stop)] == list(range(numel))
     assert all(part.stop - part.start <= -(-numel // size) for part in parts)
 
@@ -135,7 +136,7 @@ def test_order_of_additions_depends_on_chunk_and_group_only(size, width, seed, d
     flats = [np.random.default_rng([seed, rank]).standard_normal(width * size).astype(dtype) for rank in range(size)]
     want = []
     for c in range(size):
-        order = [flats[(c + 1 + step) % size][ring.chunk(width * size, c, size)] for step in range(size)]
+        order = [flats[(c + 1 + step) % size][rings.chunk(width * size, c, size)] for step in range(size)]
         total = order[0]
         for values in order[1:]:
             total = total + values
@@ -174,7 +175,7 @@ def test_sends_are_begun_before_receives(ring_):
 
 
 def test_large_chunks_go_in_segments():
-    ring.SEGMENT_BYTES, ring.GATHER_SEGMENT_BYTES = 40, 80  # 5 and 10 of int64
+    rings.SEGMENT_BYTES, rings.GATHER_SEGMENT_BYTES = 40, 80  # 5 and 10 of int64
     flats = inputs(3, 3 * 21)
     for messages, collective in ((2 * 5, reduce_scatter), (2 * 3, all_gather), (2 * 8, all_reduce)):
         _, waits = collective(flats)
@@ -182,7 +183,7 @@ def test_large_chunks_go_in_segments():
 
 
 def test_a_chunk_below_256_kib_is_one_message():
-    assert ring.SEGMENT_BYTES >= 256 * 1024 and ring.GATHER_SEGMENT_BYTES >= 256 * 1024
+    assert rings.SEGMENT_BYTES >= 256 * 1024 and rings.GATHER_SEGMENT_BYTES >= 256 * 1024
 
 
 def test_workspace_is_bounded():
@@ -195,14 +196,13 @@ def test_workspace_is_bounded():
             taken.append(shape)
             return np.empty(shape, dtype)
 
-    ring.SEGMENT_BYTES = 80
-    near, far = 10 * ring.NEAR_DEPTH, 10 * ring.DEPTH
-    for size, own_chunk, want in ((2, False, [0, 0]), (2, True, [near] * 2),
-                                  (3, False, [far, near, far]), (3, True, [far, near, far])):
+    rings.SEGMENT_BYTES = 80
+    ahead = 10 * rings.DEPTH  # also of a neighbour on this host, so that a plan need not know who shares one
+    for size, own_chunk, want in ((2, False, 0), (2, True, ahead), (3, False, ahead), (3, True, ahead)):
         channels, flats = Network(size).channels(), inputs(size, 100 * size)
         for channel in channels:
             channel.mem = Counting()
-        outs = [flat[ring.chunk(flat.size, rank, size)] if own_chunk else np.empty(100, flat.dtype)
+        outs = [flat[rings.chunk(flat.size, rank, size)] if own_chunk else np.empty(100, flat.dtype)
                 for rank, flat in enumerate(flats)]
         taken_in_order_of_rank = []
         for arguments in zip(channels, flats, outs, strict=True):
@@ -210,7 +210,7 @@ def test_workspace_is_bounded():
             steps = ring.reduce_scatter(*arguments)
             taken_in_order_of_rank += taken  # before anything is sent
             assert next(steps) is not None and len(taken) == 1
-        assert taken_in_order_of_rank == want
+        assert taken_in_order_of_rank == [want] * size
 
 
 # -- mutations: the checks above must be able to fail ----------------------------------------------------------------
@@ -246,7 +246,7 @@ def test_buffer_reused_before_its_time_is_noticed(monkeypatch):
         check_reduce_scatter(flats, seed=seed)
     landing = ring._landing
     monkeypatch.setattr(
-        ring, "_landing", lambda channel, *parts, depth, overwrite: landing(channel, *parts, depth - 1, overwrite))
+        ring, "_landing", lambda channel, flat, through, depth, *how: landing(channel, flat, through, depth - 1, *how))
     with pytest.raises(AssertionError):
         for seed in range(5):
             check_reduce_scatter(flats, seed=seed)

@@ -5,8 +5,12 @@ from __future__ import annotations
 from mpizero.comm import Group
 from mpizero.engine.config import TrainConfig
 from mpizero.engine.job import Job, prepare
+from mpizero.engine.moves import moved_bytes
 from mpizero.engine.trainer import AGREEMENT_OPS, Progress, run_steps
+from mpizero.layout import DEVICE
 from mpizero.planner import plan_memory, plan_traffic
+from mpizero.planner.footprint import Computation
+from mpizero.planner.tiers import moved_by_link
 from tests.engine.runs import Outcome, outcome
 
 
@@ -25,10 +29,20 @@ def follows_its_plan(job: Job) -> Progress:
     progress = run_steps(job, steps=1)
     actions = job.lists.step(skipped=progress.skipped > 0)
     plan = plan_memory(actions, job.geometry, activations)
+    elsewhere = {tier: plan_memory(actions, job.geometry, tier=tier) for tier in job.tiers if tier is not DEVICE}
+    planned_moves, seen = moved_by_link(actions, job.geometry), []
     assert [record.action for record in executor.timeline] == actions
     for record, point in zip(executor.timeline, plan.points, strict=True):
         assert {kind: record.live[kind] for kind in point.live} == point.live, point.action
+        if plan.exact or not isinstance(point.action, Computation):
+            assert record.peak_bytes == point.device_bytes, point.action
+        for tier, (live, peak_bytes) in record.elsewhere.items():
+            there = elsewhere[tier].points[len(seen)]
+            assert {kind: live[kind] for kind in there.live} == there.live, (tier, point.action)
+            assert peak_bytes == there.device_bytes, (tier, point.action)
+        seen.append(record)
     executor.timeline = None
+    assert moved_bytes(job.links) == planned_moves
     assert ledger.peak_model_state_bytes == plan.peak_bytes
     assert {kind: ledger.peak[kind] for kind in plan.peak_by_kind} == plan.peak_by_kind
     counted = [(record.op, record.bytes_sent, record.messages) for record in job.log.records

@@ -14,7 +14,7 @@ from mpizero.engine.unit import Update
 from mpizero.layout import Axis
 from mpizero.optim import Adam
 from mpizero.schedule import STRATEGIES, Action, IllegalSchedule, UnknownAction, flow, validate
-from mpizero.schedule.actions import Backward, Forward
+from mpizero.schedule.actions import Backward, Forward, Save
 from mpizero.schedule.values import Name
 from tests.engine.runs import MLP
 
@@ -62,7 +62,7 @@ def swap(actions):
 def recompute(k):
     """Recompute as a list that keeps nothing to compute from."""
     def change(actions):
-        return [b for a in actions for b in ([replace(a, save=False)] if a == Forward(k, 0) else
+        return [b for a in actions for b in ([replace(a, save=Save.NOTHING)] if a == Forward(k, 0) else
                                              [Forward(k, 0), a] if a == Backward(k, 0) else [a])]
     return change
 

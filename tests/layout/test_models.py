@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from mpizero.errors import ConfigError
 from mpizero.layout import SegmentBytes
-from mpizero.layout.models import GPTConfig, MLPSizes, compute_itemsize, gpt_spec, mlp_spec
+from mpizero.layout.models import GPTConfig, MLPSizes, gpt_spec, mlp_spec
+from mpizero.layout.tapes.blocks import compute_itemsize
 
 SMALL = GPTConfig(layers=2, d_model=6, heads=3, context=5, vocab=7)
 UNTIED = GPTConfig(layers=2, d_model=6, heads=3, context=5, vocab=7, tied=False)
@@ -94,8 +97,9 @@ def test_mlp_activations_by_hand(dtype, cast):
     facts = mlp_spec(MLPSizes(hidden=5, layers=2, inputs=4, classes=2)).activations((3,), dtype)
     size, wide = {"float16": (2, 4), "bfloat16": (2, 4), "float32": (4, 4), "float64": (8, 8)}[dtype]
     assert (facts.inputs, facts.targets, facts.loss_kept) == (3 * 4 * 4, 3 * 8, 2 * 3 * wide)
-    assert facts.segments == (SegmentBytes(3 * 5 * size, 3 * 4 * cast, keeps_input=not cast, keeps_output=True),
-                              SegmentBytes(3 * 2 * size, 0, keeps_input=True, keeps_output=False))
+    left = tuple(replace(segment, forward=(), backward=()) for segment in facts.segments)
+    assert left == (SegmentBytes(3 * 5 * size, 3 * 4 * cast, keeps_input=not cast, keeps_output=True),
+                    SegmentBytes(3 * 2 * size, 0, keeps_input=True, keeps_output=False))
     x = 3 * 4 * (cast or 4)  # the cast, or the data itself
     assert facts.after_forward == x + 3 * 5 * size + 3 * 2 * size + 2 * 3 * wide + 3 * 8
 

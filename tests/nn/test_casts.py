@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from mpizero.layout import sizes
 from mpizero.memory.ledger import Uncounted
-from mpizero.nn.ops import casts
 from mpizero.nn.ops.casts import cast
 
 MEM = Uncounted()
@@ -17,8 +17,8 @@ FINITE = HALVES[np.isfinite(HALVES)]
 @pytest.fixture(autouse=True)
 def always_by_blocks(monkeypatch):
     """Never NumPy's cast because an array is small."""
-    monkeypatch.setattr(casts, "SMALL_WIDEN", 0)
-    monkeypatch.setattr(casts, "SMALL_ROUND", 0)
+    monkeypatch.setattr(sizes, "SMALL_WIDEN", 0)
+    monkeypatch.setattr(sizes, "SMALL_ROUND", 0)
 
 
 def assert_round(values, shape=None):
@@ -89,5 +89,5 @@ def test_views_and_transposes(narrow):
 
 
 def test_large_rows_are_split():
-    wide = np.random.default_rng(0).standard_normal((3, casts.CAST_BLOCK * 2 + 5)).astype(np.float32)
+    wide = np.random.default_rng(0).standard_normal((3, sizes.CAST_BLOCK * 2 + 5)).astype(np.float32)
     assert_round(wide[:, 1:])

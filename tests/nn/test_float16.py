@@ -126,7 +126,7 @@ def test_attention(dtype):
 @pytest.mark.parametrize("block", [65536, 100], ids=["one block", "many blocks"])
 def test_embedding(dtype, block, monkeypatch):
     """A token's gradient is rounded once, however its rows fall into blocks."""
-    monkeypatch.setattr("mpizero.nn.ops.blocks.BLOCK", block)
+    monkeypatch.setattr("mpizero.layout.sizes.BLOCK", block)
     tokens = np.random.default_rng(0).integers(0, 9, (40, 33))
     wte, wpe, dy = stored(dtype, 9, 24), stored(dtype, 33, 24, seed=1), stored(dtype, 40, 33, 24, seed=2)
     same(fn.embedding(tokens, wte, wpe, MEM), fn.embedding(tokens, wide(wte), wide(wpe), MEM))

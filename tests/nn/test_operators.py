@@ -8,10 +8,8 @@ import numpy as np
 import pytest
 
 from mpizero.errors import DataError
-from mpizero.nn.ops import attention as attention_file
-from mpizero.nn.ops import blocks
+from mpizero.layout import sizes
 from mpizero.nn import functional as fn
-from mpizero.nn.ops import matmul as matmul_file
 from tests.nn.helpers import MEM, assert_gradient, sink
 
 
@@ -19,14 +17,8 @@ from tests.nn.helpers import MEM, assert_gradient, sink
 def block_sizes(request, monkeypatch):
     """Every test runs with arrays that fit a block, and again with blocks of a few elements."""
     if request.param == "many blocks":
-        monkeypatch.setattr(blocks, "BLOCK", 11)
-        monkeypatch.setattr("mpizero.nn.ops.activation.BLOCK", 11)
-        monkeypatch.setattr(matmul_file, "TILE", 2)
-        monkeypatch.setattr(matmul_file, "WIDE", 3)
-        monkeypatch.setattr("mpizero.nn.ops.linear.TILE", 2)
-        monkeypatch.setattr("mpizero.nn.ops.linear.WIDE", 3)
-        monkeypatch.setattr(attention_file, "QUERIES", 2)
-        monkeypatch.setattr(attention_file, "SCORES", 40)
+        for name, size in {"BLOCK": 11, "TILE": 2, "WIDE": 3, "QUERIES": 2, "SCORES": 40}.items():
+            monkeypatch.setattr(sizes, name, size)
 
 
 def normal(*shape, seed=0):

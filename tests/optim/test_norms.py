@@ -9,12 +9,10 @@ from hypothesis import strategies as st
 
 from mpizero.dtypes import numpy_dtype
 from mpizero.errors import ConfigError
-from mpizero.memory.kinds import WORKSPACE
-from mpizero.memory.ledger import Ledger, Uncounted
 from mpizero.optim import clip_coefficient, sum_of_squares
 from mpizero.optim.norms import NORM_BLOCK
 
-MEM = Uncounted()
+WIDE = np.empty(NORM_BLOCK)
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
@@ -23,14 +21,14 @@ def test_against_exact_sum(n, dtype):
     if dtype == "bfloat16":
         pytest.importorskip("ml_dtypes")
     flat = np.random.default_rng(n).standard_normal(n).astype(numpy_dtype(dtype))
-    assert sum_of_squares(flat, MEM) == pytest.approx(math.fsum(float(x) ** 2 for x in flat), rel=1e-14)
+    assert sum_of_squares(flat, WIDE) == pytest.approx(math.fsum(float(x) ** 2 for x in flat), rel=1e-14)
 
 
 def test_no_overflow_or_underflow_inside():
-    assert sum_of_squares(np.full(3, 65504, np.float16), MEM) == 3 * 65504.0**2
-    assert sum_of_squares(np.full(3, 3e38, np.float32), MEM) == pytest.approx(27e76, rel=1e-6)
-    assert sum_of_squares(np.full(4, 2.0**-24, np.float16), MEM) == 2.0**-46
-    assert sum_of_squares(np.full(4, 1e-30, np.float32), MEM) == pytest.approx(4e-60, rel=1e-6)
+    assert sum_of_squares(np.full(3, 65504, np.float16), WIDE) == 3 * 65504.0**2
+    assert sum_of_squares(np.full(3, 3e38, np.float32), WIDE) == pytest.approx(27e76, rel=1e-6)
+    assert sum_of_squares(np.full(4, 2.0**-24, np.float16), WIDE) == 2.0**-46
+    assert sum_of_squares(np.full(4, 1e-30, np.float32), WIDE) == pytest.approx(4e-60, rel=1e-6)
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
@@ -41,7 +39,7 @@ def test_one_bad_element_anywhere_shows(n, bad, dtype):
     for where in {0, n // 2, n - 1}:
         flat = np.ones(n, dtype)
         flat[where] = bad
-        assert not math.isfinite(sum_of_squares(flat, MEM))
+        assert not math.isfinite(sum_of_squares(flat, WIDE))
 
 
 @given(st.lists(st.integers(-1000, 1000), max_size=60), st.data())
@@ -50,14 +48,8 @@ def test_each_element_counts_once_whatever_the_placement(values, data):
     flat = np.array(values, np.float32)
     cuts = sorted(data.draw(st.lists(st.integers(0, len(values)), max_size=6)))
     shards = np.split(flat, cuts)
-    assert sum_of_squares(flat, MEM) == sum(x * x for x in values)
-    assert sum(sum_of_squares(shard, MEM) for shard in shards) == sum_of_squares(flat, MEM)
-
-
-def test_memory_is_one_small_block():
-    ledger = Ledger()
-    sum_of_squares(np.ones(10 * NORM_BLOCK, np.float16), ledger)
-    assert ledger.peak_bytes == ledger.peak[WORKSPACE] == NORM_BLOCK * 8 and ledger.live_bytes == 0
+    assert sum_of_squares(flat, WIDE) == sum(x * x for x in values)
+    assert sum(sum_of_squares(shard, WIDE) for shard in shards) == sum_of_squares(flat, WIDE)
 
 
 def test_clip_coefficient():

@@ -149,8 +149,26 @@ def test_a_margin_is_kept_free():
 
 
 def test_recompute_takes_a_third_more_time():
-    plain, again = (table(replace(ALL, recompute=recompute))["3", "none"] for recompute in (False, True))
-    assert again.by_resource["compute"] == pytest.approx(8 / 6 * plain.by_resource["compute"])
+    """Of 32 equal units all but the first and the last compute a forward more, whatever the interval."""
+    plain = table(ALL)["3", "none"].by_resource["compute"]
+    for interval in (1, 4):
+        again = table(replace(ALL, recompute=True, recompute_interval=interval))["3", "none"].by_resource["compute"]
+        sizes = [param.numel for param in ALL.model.spec.params]
+        assert again == pytest.approx((1 + sum(sizes[1:-1]) / PSI / 3) * plain) and again > 1.3 * plain
+
+
+@pytest.mark.parametrize("dtype, size", [("float16", 2), ("float32", 4)])
+def test_one_kept_input_for_several_blocks(dtype, size):
+    """By hand, 4 blocks: at the end of forward the inputs of 4 / K blocks and of the head are there; what K blocks save
+    is there when the first of their backwards begins, which is more."""
+    tokens, flow, saved = 8 * 64, 64 * size, 9 * 64 * size + (4 + 4) * 4
+    for interval, kept in ((1, 4), (2, 2), (3, 2), (4, 1)):
+        ask = replace(SMALL, program="mpizero", dtype=dtype, recompute=True, recompute_interval=interval)
+        forward = 8 + 8 + (kept + 1) * flow + 1000 * size + 8 + 8
+        # the inputs of groups, dy, what one group saves and the inputs within it; of 3 and 1 that of 3 is the larger
+        kept = 1 if interval == 3 else kept
+        backward = 8 + (kept + 1) * flow + interval * saved + (interval - 1) * flow
+        assert all(row.activations == tokens * max(forward, backward) for row in rows(ask))
 
 
 def test_unknown_activations_are_not_taken_for_nothing():

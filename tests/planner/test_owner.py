@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mpizero.comm import ring
-from mpizero.layout import Axis
+from mpizero.layout import Axis, rings
 from mpizero.machine import Machine, Route
 from mpizero.planner import (
     formula_after_backward, formula_sent, fullest_and_emptiest, links, plan_memory, plan_traffic_by_shard_rank,
@@ -14,7 +13,7 @@ from mpizero.planner import (
 from mpizero.planner.costs import Costs, machine_costs
 from mpizero.planner.model import PlannedModel
 from mpizero.planner.timeline import simulate
-from mpizero.planner.traffic import CHAIN_SEGMENT, plan_traffic
+from mpizero.planner.traffic import plan_traffic
 from mpizero.schedule.actions import AllReduceShard, Broadcast, ReduceGrad
 from tests.schedule.toys import chain, mlp5, setup, step, tied
 
@@ -33,7 +32,7 @@ def test_a_broadcast_goes_down_a_chain_from_its_owner():
     assert sends_of(Broadcast(1), geometry) == [(0, 0, 0, (3 * M, 3))] + [(M, 1, 0, (3 * M, 3))] * 3
     _, large = step("3-broadcast", chain((2**21,)), 4)
     assert sends_of(Broadcast(0), large)[0] == (2**22, 1, 0, (2**22 + 2 * 2**21, 3))
-    assert CHAIN_SEGMENT == ring.SEGMENT_BYTES == 2**21
+    assert rings.SEGMENT_BYTES == 2**21
 
 
 @pytest.mark.parametrize("sums, size", [("float16", 2), ("float32", 4)])

@@ -73,12 +73,21 @@ def test_a_million_ranks_need_no_million_looks(monkeypatch):
 def test_what_moves_shrinks_with_the_shards(stage, name):
     """So that memory need not be planned for every size."""
     offload = next(each for each in offloads(stage) if each.name == name)
-    all_of_them = [Candidate(ASK, stage, offload, size) for size in (1, 2, 3, 4, 6, 12)]
+    all_of_them = [Candidate(replace(ASK, accumulation=1), stage, offload, size) for size in (1, 2, 3, 4, 6, 12)]
     for candidate in all_of_them:
         for here, there in zip(candidate.moved, all_of_them[-1].moved, strict=True):
             assert here == {link: nbytes * 12 / candidate.size for link, nbytes in there.items()}
     assert sum(nbytes for phase in all_of_them[0].moved for nbytes in phase.values()) == sum(
         move.nbytes for move in all_of_them[0].tiers.moves)
+
+
+def test_what_replicas_sum_of_several_microbatches_moves_twice_more():
+    ask = replace(ASK, accumulation=3)
+    half, full = (Candidate(ask, "2", offloads("2")[1], size) for size in (6, 12))
+    down, shard = ([sum(phase.get("down", 0) for phase in each.moved) for each in (half, full)],
+                   sum(phase.get("down", 0) for phase in full.moved) / 3)
+    assert down == [(3 + 1) * 2 * shard, 3 * shard]
+    assert half.estimate(full).by_resource["PCIe down"] == down[0] / ask.machine.host_bandwidth
 
 
 @pytest.mark.parametrize("bandwidth", [1e3, 1e6, 1e12])

@@ -12,7 +12,7 @@ from typing import Any
 
 from mpizero.engine.simulated import simulated
 from mpizero.layout import ActivationBytes, Axis, ModelSpec, SegmentBytes
-from mpizero.memory.kinds import ACTIVATION, UNSHARDED_GRAD, WORKSPACE
+from mpizero.memory.kinds import ACTIVATION, ACTIVATIONS, KEPT_INPUT, UNSHARDED_GRAD, WORKSPACE
 from mpizero.planner import (
     Geometry,
     MemoryPlan,
@@ -22,6 +22,7 @@ from mpizero.planner import (
     sent_by_op,
     sent_bytes,
 )
+from mpizero.planner.costs import OF_SEGMENTS
 from mpizero.planner.traffic import Sent
 from mpizero.report.log import Log
 from mpizero.schedule import StepSettings, effect_of, set_up, show
@@ -29,7 +30,7 @@ from mpizero.schedule.actions import Action, Agree, LoadBatch, Loss, LossBackwar
 from mpizero.schedule.effects import Work
 from tests.schedule.toys import chain
 
-SECONDS = {"forward": 2e-9, "backward": 4e-9, "optim_step": 4e-9}  # of each kind of work, for each element
+SECONDS = {"forward": 2e-9, "recompute": 2e-9, "backward": 4e-9, "optim_step": 4e-9}  # of each kind of work, for each element
 OTHER_SECONDS = {LoadBatch: 2e-6, Loss: 4e-6, LossBackward: 3e-6}
 BYTES_A_SECOND = 4e8
 
@@ -147,12 +148,13 @@ class _Run:
                 self._compute(action, work)
             else:
                 self._collective(action, next(sends), phase)
-            workspace = 2048 if work is not None and work.kind in ("forward", "backward") else 0
-            most = counted.peak_bytes + max(activations, counted.live[ACTIVATION]) + workspace
-            activations = counted.live[ACTIVATION]
+            workspace = 2048 if work is not None and work.kind in OF_SEGMENTS else 0
+            after = sum(counted.live[kind] for kind in ACTIVATIONS)
+            most, activations = counted.peak_bytes + max(activations, after) + workspace, after
             states = sum(counted.live.values()) - activations
             peak = {**counted.live, UNSHARDED_GRAD: counted.live[UNSHARDED_GRAD] + counted.peak_bytes - states,
-                    ACTIVATION: most - workspace - counted.peak_bytes, WORKSPACE: workspace}
+                    ACTIVATION: most - workspace - counted.peak_bytes - counted.live[KEPT_INPUT],
+                    WORKSPACE: workspace}
             about = {"action": show(action), "kind": type(action).__name__, "work": None if work is None else work.kind,
                      "computes": effect.sends is None and not isinstance(action, Agree | Phase),
                      "label": self._label(action), "phase": phase, "live": {**counted.live, WORKSPACE: 0},

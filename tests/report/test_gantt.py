@@ -122,7 +122,8 @@ def test_lanes():
 
 def test_every_kind_of_work_has_a_bar():
     """All kinds that effects speak of, costs know, and the text chart has a letter for."""
-    runs = ({"stage": "0"}, {"stage": "1"}, {"stage": "2"}, {"stage": "3"}, {"shards": 2}, {"stage": "3-broadcast"})
+    runs = ({"stage": "0"}, {"stage": "1"}, {"stage": "2"}, {"stage": "3"}, {"shards": 2}, {"stage": "3-broadcast"},
+            {"recompute": True})
     traces = [sample(ranks=4, units=3, **options)[2] for options in runs]
     kinds = {row["work"] for trace in traces for row in trace["ranks"][0]["actions"]} - {None}
     assert kinds == set(SPAN_OF_WORK) == set(LETTER) == {field.name for field in fields(Costs)}

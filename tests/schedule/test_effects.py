@@ -96,7 +96,7 @@ def test_a_second_microbatch_adds_to_what_is_there():
 def test_an_evaluation_saves_nothing():
     made = setup("2", chain((5, 7)), 4)
     assert told(made.lists.evaluate, made.geometry) == [
-        COMPUTED[0], "Forward(0, mb=0, save=False): +x[1] -x[0]", "Forward(1, mb=0, save=False): +x[2] -x[1]",
+        COMPUTED[0], "Forward(0, mb=0, save=nothing): +x[1] -x[0]", "Forward(1, mb=0, save=nothing): +x[2] -x[1]",
         "Loss(mb=0, save=False): -x[2] -targets[mb=0]"]
 
 
@@ -177,7 +177,9 @@ def test_readers_see_each_action_once(stage):
     assert Counter(event.action for event in simulate(actions, geometry, Costs()).events) == Counter(worked)
     for offload in OFFLOADS:
         if stage in offload.stages:
-            tiers = plan_tiers(actions, geometry, offload)
+            made = setup(stage, tied(), 4, 2, accumulation=2, offload=offload.setting)
+            actions, geometry = made.lists.step(), made.geometry
+            tiers = plan_tiers(actions, geometry)
             assert len(tiers.device_points) == len(actions)
             assert all(actions[move.place] is move.action for move in tiers.moves)
 
@@ -205,7 +207,6 @@ READERS = {
     "traffic": plan_traffic,
     "links": lambda actions, geometry: links.split({0: plan_traffic(actions, geometry)}, geometry, 2),
     "tiers": plan_tiers,
-    "offload": lambda actions, geometry: plan_tiers(actions, geometry, OFFLOADS[1]),
     "timeline": lambda actions, geometry: simulate(actions, geometry, Costs()),
     "seconds": loads,
 }
@@ -228,5 +229,5 @@ def test_neither_is_anything_else(not_one):
 
 
 def test_work_without_a_cost_is_an_error():
-    with pytest.raises(AttributeError, match="recompute"):
-        Costs().of(Work("recompute", 0))
+    with pytest.raises(AttributeError, match="dreaming"):
+        Costs().of(Work("dreaming", 0))

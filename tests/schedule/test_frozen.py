@@ -6,7 +6,7 @@ import pytest
 
 from mpizero.layout import freeze
 from mpizero.schedule import STRATEGIES, IllegalSchedule, show
-from mpizero.schedule.actions import AllGatherParam, Backward, Forward, FreeGrad, OptimStep, ReduceScatterGrad
+from mpizero.schedule.actions import AllGatherParam, Backward, Forward, FreeGrad, OptimStep, ReduceScatterGrad, Save
 from tests.schedule.toys import chain, check, setup, step, tied
 
 
@@ -31,7 +31,7 @@ def test_nothing_goes_back_beyond_the_first_segment_that_trains(stage, accumulat
     for mb in range(accumulation):
         assert [action.segment for action in actions if isinstance(action, Backward) and action.mb == mb] == [2, 1]
         saved = {action.segment: action.save for action in actions if isinstance(action, Forward) and action.mb == mb}
-        assert saved == {0: False, 1: True, 2: True}
+        assert saved == {0: Save.NOTHING, 1: Save.ALL, 2: Save.ALL}
 
 
 def test_stage_3_gathers_what_is_frozen_where_it_is_read():

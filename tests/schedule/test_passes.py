@@ -102,8 +102,8 @@ def test_gathers_stay_in_their_microbatch():
 def test_evaluation_prefetches_and_frees_its_last_unit():
     actions = setup("3", chain((5, 7)), 4, forward_prefetch=1, keep_last_unit=True).lists.evaluate
     assert [show(action) for action in actions[1:]] == [
-        "LoadBatch(mb=0)", "Unshard(0)", "Unshard(1)", "Forward(0, mb=0, save=False)", "Reshard(0)",
-        "Forward(1, mb=0, save=False)", "Reshard(1)", "Loss(mb=0, save=False)"]
+        "LoadBatch(mb=0)", "Unshard(0)", "Unshard(1)", "Forward(0, mb=0, save=nothing)", "Reshard(0)",
+        "Forward(1, mb=0, save=nothing)", "Reshard(1)", "Loss(mb=0, save=False)"]
 
 
 # -- in all cases ------------------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from mpizero.schedule import STRATEGIES, IllegalSchedule, effect_of
 from mpizero.schedule import values as v
 from mpizero.schedule.actions import (
     AllGatherParam, AllReduceGrad, AllReduceShard, Backward, Forward, FreeGrad, LoadBatch, Loss, LossBackward,
-    OptimStep, Phase, ReduceScatterGrad, Reshard, Unshard,
+    OptimStep, Phase, ReduceScatterGrad, Reshard, Save, Unshard,
 )
 from tests.schedule.changes import before, exchanged, refused, twice, without, without_all
 from tests.schedule.toys import chain, check, step, tied
@@ -24,7 +24,7 @@ def recomputed(k):
     """Recompute of a segment, written with actions that do not say so."""
     def change(actions):
         return [b for a in actions
-                for b in ([replace(a, save=False)] if a == Forward(k, 0) else
+                for b in ([replace(a, save=Save.NOTHING)] if a == Forward(k, 0) else
                           [Forward(k, 0), a] if a == Backward(k, 0) else [a])]
     return change
 

@@ -12,6 +12,7 @@ from mpizero.schedule.actions import (
     Agree, AllReduceGrad, AllReduceShard, Backward, Forward, FreeGrad, LoadBatch, Loss, LossBackward,
     OptimStep, Phase, ReduceScatterGrad,
 )
+from mpizero.schedule.passes import without_saving
 from mpizero.schedule.strategies import Zero2
 from tests.schedule.changes import before, moved, refused, without
 from tests.schedule.toys import chain, check, setup, step, tied
@@ -30,7 +31,7 @@ def test_a_microbatch_that_counts_without_its_gradient(stage):
     def change(actions):
         begin = actions.index(Phase("backward", 1))
         kept = actions[: begin] + actions[actions.index(Agree()):]
-        return [replace(a, save=False) if isinstance(a, Forward | Loss) and a.mb == 1 else a for a in kept]
+        return [b for a in kept for b in (without_saving([a]) if of(1)(a) else [a])]
     refused("Agree(): reduced[", change, stage, accumulation=2, backward_prefetch=0)
 
 
@@ -47,8 +48,7 @@ def test_a_microbatch_that_is_evaluated_and_then_trained():
     """In place of another, which never comes: the number of targets is right, the samples are not."""
     def change(actions):
         trained = [a for a in actions if not of(1)(a) or isinstance(a, Phase)]
-        looked = [replace(a, save=False) if isinstance(a, Forward | Loss) else a for a in actions
-                  if of(0)(a) and isinstance(a, LoadBatch | Forward | Loss)]
+        looked = without_saving(a for a in actions if of(0)(a) and isinstance(a, LoadBatch | Forward | Loss))
         return [*looked, *trained]
     refused("the loss of microbatch 0 has been counted in this step", change, "2", accumulation=2, no_sync=True)
 

@@ -6,10 +6,10 @@ import math
 
 import numpy as np
 
+from mpizero.layout import sizes
 from mpizero.memory.kinds import ACTIVATION, WORKSPACE
 from mpizero.memory.ledger import Allocator
 from mpizero.nn.ops.blocks import (
-    BLOCK,
     Array,
     commit,
     compute_dtype,
@@ -27,8 +27,8 @@ def gelu(x: Array, mem: Allocator) -> Array:
     """y = x/2 * (1 + tanh(u)), u = SCALE * (x + CUBIC * x^3). x (...) -> y (...)."""
     y = mem.empty(x.shape, x.dtype, ACTIVATION)
     flat_x, flat_y = x.reshape(-1), y.reshape(-1)
-    buffers = [staging(flat_x, BLOCK, mem) for _ in range(2)]
-    for span in spans(flat_x.size, BLOCK):
+    buffers = [staging(flat_x, sizes.BLOCK, mem) for _ in range(2)]
+    for span in spans(flat_x.size, sizes.BLOCK):
         block, out = read(flat_x[span], buffers[0], mem), target(flat_y[span], buffers[1])
         _half_one_plus_tanh(block, out, out)
         out *= block
@@ -44,9 +44,9 @@ def gelu_backward(x: Array, dy: Array, mem: Allocator) -> tuple[Array, Array]:
     Consumes its operands: dx takes the place of dy, y that of x.
     """
     flat_x, flat_dy = x.reshape(-1), dy.reshape(-1)
-    buffers = [staging(flat_x, BLOCK, mem) for _ in range(2)]
-    work = mem.empty((3, min(BLOCK, x.size)), compute_dtype(x.dtype), WORKSPACE)
-    for span in spans(flat_x.size, BLOCK):
+    buffers = [staging(flat_x, sizes.BLOCK, mem) for _ in range(2)]
+    work = mem.empty((3, min(sizes.BLOCK, x.size)), compute_dtype(x.dtype), WORKSPACE)
+    for span in spans(flat_x.size, sizes.BLOCK):
         block, upstream = read(flat_x[span], buffers[0], mem), read(flat_dy[span], buffers[1], mem)
         s, slope, rest = work[:, : block.size]
         _half_one_plus_tanh(block, s, slope)

@@ -15,12 +15,11 @@ import math
 
 import numpy as np
 
+from mpizero.layout import sizes
+from mpizero.layout.sizes import attention_group
 from mpizero.memory.kinds import ACTIVATION, WORKSPACE
 from mpizero.memory.ledger import Allocator
 from mpizero.nn.ops.blocks import Array, commit, compute_dtype, read, spans, staging, target
-
-SCORES = 65536  # elements of the scores that exist at a time, 256 KiB of float32
-QUERIES = 64  # rows of queries that are handled together; keys after the last of them are skipped
 
 
 def attention(qkv: Array, heads: int, mem: Allocator) -> tuple[Array, Array]:
@@ -29,18 +28,18 @@ def attention(qkv: Array, heads: int, mem: Allocator) -> tuple[Array, Array]:
     qkv (B,T,3C) -> y (B,T,C), lse (B,H,T) in the compute dtype.
     """
     batch, tokens, width = qkv.shape[0], qkv.shape[1], qkv.shape[2] // 3
-    work, group = compute_dtype(qkv.dtype), _group(batch, heads, tokens)
+    work, group = compute_dtype(qkv.dtype), attention_group(batch, heads, tokens)
     y = mem.empty((batch, tokens, width), qkv.dtype, ACTIVATION)
     lse = mem.empty((batch, heads, tokens), work, ACTIVATION)
     buffers = staging(qkv, group, mem), staging(y, group, mem)
-    scores, q_buffer = (mem.empty(group * heads * min(tokens, QUERIES) * side, work, WORKSPACE)
+    scores, q_buffer = (mem.empty(group * heads * min(tokens, sizes.QUERIES) * side, work, WORKSPACE)
                         for side in (tokens, width // heads))
     mask, ones, scale = _mask(tokens, work), np.ones(tokens, work), work.type(1 / math.sqrt(width // heads))
     for samples in spans(batch, group):
         q, k, v = _heads(read(qkv[samples], buffers[0], mem), heads, 3)  # each (b,H,T,D)
         out = target(y[samples], buffers[1])
         (o,) = _heads(out, heads, 1)  # (b,H,T,D)
-        for rows in spans(tokens, QUERIES):
+        for rows in spans(tokens, sizes.QUERIES):
             p = _shaped(scores, q[:, :, rows], rows.stop)  # (b,H,t,S): t queries, S = rows.stop keys
             q_rows = _shaped(q_buffer, q[:, :, rows], q.shape[3])  # (b,H,t,D)
             np.multiply(q[:, :, rows], scale, out=q_rows)
@@ -61,10 +60,10 @@ def attention(qkv: Array, heads: int, mem: Allocator) -> tuple[Array, Array]:
 def attention_backward(qkv: Array, y: Array, lse: Array, dy: Array, heads: int, mem: Allocator) -> Array:
     """Inverts y = softmax(q @ k.T / sqrt(D)) @ v. qkv (B,T,3C), y, dy (B,T,C), lse (B,H,T) -> dqkv (B,T,3C)."""
     batch, tokens, width = y.shape
-    work, group = compute_dtype(qkv.dtype), _group(batch, heads, tokens)
+    work, group = compute_dtype(qkv.dtype), attention_group(batch, heads, tokens)
     dqkv = mem.empty(qkv.shape, qkv.dtype, ACTIVATION)
     buffers = [staging(array, group, mem) for array in (qkv, y, dy, dqkv)]
-    scores, whole = group * heads * tokens * min(tokens, QUERIES), group * tokens * width
+    scores, whole = group * heads * tokens * min(tokens, sizes.QUERIES), group * tokens * width
     scratch = tuple(mem.empty(count, work, WORKSPACE) for count in (scores, scores, whole, whole))
     for samples in spans(batch, group):
         block = [read(array[samples], buffer, mem) for array, buffer in zip((qkv, y, dy), buffers, strict=False)]
@@ -85,7 +84,7 @@ def _backward_samples(qkv: Array, y: Array, dy: Array, lse: Array, dqkv: Array, 
     delta = np.einsum("bhtd,bhtd->bht", o, do)  # sum over keys of p * dp = sum over D of o * do
     q_scaled = _shaped(scratch[2], q, q.shape[3])  # (b,H,T,D)
     np.multiply(q, scale, out=q_scaled)
-    for keys in spans(tokens, QUERIES):
+    for keys in spans(tokens, sizes.QUERIES):
         rows = slice(keys.start, tokens)  # the t queries that see these S keys
         p, dp = (_shaped(scratch[i], q[:, :, rows], keys.stop - keys.start) for i in (0, 1))  # (b,H,t,S)
         np.matmul(q_scaled[:, :, rows], k[:, :, keys].swapaxes(2, 3), out=p)
@@ -112,11 +111,6 @@ def _heads(x: Array, heads: int, parts: int) -> tuple[Array, ...]:
     return tuple(split[:, :, part].swapaxes(1, 2) for part in range(parts))
 
 
-def _group(batch: int, heads: int, tokens: int) -> int:
-    """How many samples are handled together."""
-    return max(1, min(batch, SCORES // (heads * tokens * min(tokens, QUERIES))))
-
-
 def _shaped(buffer: Array, like: Array, last: int) -> Array:
     """The start of the flat `buffer` as a contiguous array of the shape of `like`, but for the last axis."""
     shape = (*like.shape[:3], last)
@@ -125,5 +119,5 @@ def _shaped(buffer: Array, like: Array, last: int) -> Array:
 
 def _mask(tokens: int, work: np.dtype) -> Array:
     """0 on and below the diagonal, -inf above it: (t,t) for at most QUERIES queries."""
-    side = min(tokens, QUERIES)
+    side = min(tokens, sizes.QUERIES)
     return np.triu(np.full((side, side), -np.inf, work), 1)

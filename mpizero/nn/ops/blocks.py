@@ -15,22 +15,14 @@ import numpy as np
 
 from mpizero.memory.kinds import WORKSPACE
 from mpizero.memory.ledger import Allocator
-from mpizero.nn.ops.casts import Array, cast
+from mpizero.nn.ops.casts import Array, Scratch, cast
 
 Context = tuple[Array, ...]  # what forward saves for backward
-
-# elements of a block: 256 KiB of float32, so that the few arrays of an operator about fit a 1 MiB L2 cache
-BLOCK = 65536
 
 
 def compute_dtype(dtype: np.dtype) -> np.dtype:
     """The dtype an operator computes in, for operands stored as `dtype`."""
     return dtype if dtype.itemsize >= 4 else np.dtype(np.float32)
-
-
-def row_step(width: int) -> int:
-    """How many rows of `width` elements make a block."""
-    return max(1, BLOCK // max(width, 1))
 
 
 def spans(count: int, step: int) -> Iterator[slice]:
@@ -61,10 +53,10 @@ def target(block: Array, buffer: Array | None) -> Array:
     return block if buffer is None else buffer[: len(block)]
 
 
-def commit(values: Array, block: Array, mem: Allocator) -> None:
-    """Round `values`, computed in what `target` gave, into `block`."""
+def commit(values: Array, block: Array, mem: Allocator, scratch: Scratch = None) -> None:
+    """Round `values`, computed in what `target` gave, into `block`. scratch: as `cast` takes it."""
     if values.dtype != block.dtype:
-        cast(values, block, mem)
+        cast(values, block, mem, scratch)
 
 
 def vector(param: Array) -> Array:

@@ -13,28 +13,40 @@ import numpy as np
 import numpy.typing as npt
 
 from mpizero import half
+from mpizero.layout import sizes
 from mpizero.memory.kinds import WORKSPACE
 from mpizero.memory.ledger import Allocator
 
 Array = npt.NDArray[Any]
-Scratch = tuple[Array, Array] | None
+Scratch = tuple[Array, Array] | None  # two flat arrays
 Step = Callable[[Array, Array, Scratch], None]  # casts one block
 
-CAST_BLOCK = 32768  # elements: two blocks of float32 lie in L2 beside the operator's own
-SMALL_WIDEN, SMALL_ROUND = 4096, 2048  # elements below which NumPy's one call is faster than our dozen
 
-
-def cast(source: Array, out: Array, mem: Allocator) -> None:
+def cast(source: Array, out: Array, mem: Allocator, scratch: Scratch = None) -> None:
     """out = source, of any floating dtypes and equal shapes.
 
-    Narrowing rounds to nearest even; beyond the range of `out` is inf.
+    Narrowing rounds to nearest even; beyond the range of `out` is inf. scratch: from `cast_scratch`, of this size or a
+    larger one; made here unless given.
     """
-    if source.dtype == np.float16 and out.dtype == np.float32 and source.size > SMALL_WIDEN:
-        _by_blocks(_widen, source, out, mem)
-    elif source.dtype == np.float32 and out.dtype == np.float16 and source.size > SMALL_ROUND:
-        _by_blocks(_round, source, out, mem)
+    if source.dtype == np.float16 and out.dtype == np.float32 and source.size > sizes.SMALL_WIDEN:
+        _by_blocks(_widen, source, out, None)
+    elif _rounds(source.size, source.dtype, out.dtype):
+        _by_blocks(_round, source, out, scratch or cast_scratch(source.size, source.dtype, out.dtype, mem))
     else:
         _plain_cast(source, out)
+
+
+def cast_scratch(size: int, source: np.dtype, out: np.dtype, mem: Allocator) -> Scratch:
+    """What a cast of at most `size` elements works in; None if in nothing."""
+    if not _rounds(size, source, out):
+        return None
+    count = min(size, sizes.CAST_BLOCK)
+    return mem.empty(count, np.float32, WORKSPACE), mem.empty(count, np.float32, WORKSPACE)
+
+
+def _rounds(size: int, source: np.dtype, out: np.dtype) -> bool:
+    """Whether a cast goes by `half.narrow`."""
+    return source == np.float32 and out == np.float16 and size > sizes.SMALL_ROUND
 
 
 def _plain_cast(source: Array, out: Array) -> None:
@@ -45,20 +57,17 @@ def _plain_cast(source: Array, out: Array) -> None:
         np.copyto(out, source, casting="unsafe")
 
 
-def _by_blocks(step: Step, source: Array, out: Array, mem: Allocator) -> None:
+def _by_blocks(step: Step, source: Array, out: Array, scratch: Scratch) -> None:
     """Apply `step` to blocks of at most CAST_BLOCK elements."""
     if source.ndim > 1 and source.strides[0] < source.strides[-1]:
         source, out = source.T, out.T
     if source.flags.c_contiguous and out.flags.c_contiguous:
         source, out = source.reshape(-1), out.reshape(-1)
-    if source[:1].size > CAST_BLOCK:
+    if source[:1].size > sizes.CAST_BLOCK:
         for part, part_out in zip(source, out, strict=True):
-            _by_blocks(step, part, part_out, mem)
+            _by_blocks(step, part, part_out, scratch)
         return
-    rows = max(1, CAST_BLOCK // max(source[:1].size, 1))
-    shape = (min(rows, len(source)), *source.shape[1:])
-    scratch = None if step is _widen else (mem.empty(shape, np.float32, WORKSPACE),
-                                           mem.empty(shape, np.float32, WORKSPACE))
+    rows = max(1, sizes.CAST_BLOCK // max(source[:1].size, 1))
     for start in range(0, len(source), rows):
         step(source[start : start + rows], out[start : start + rows], scratch)
 
@@ -71,4 +80,5 @@ def _widen(source: Array, out: Array, scratch: Scratch) -> None:
 def _round(source: Array, out: Array, scratch: Scratch) -> None:
     """float32 -> float16, one block."""
     assert scratch is not None
-    half.narrow(source, out, scratch[0][: len(source)], scratch[1][: len(source)])
+    first, second = (part[: source.size].reshape(source.shape) for part in scratch)
+    half.narrow(source, out, first, second)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from mpizero.errors import DataError
+from mpizero.layout.sizes import row_step
 from mpizero.memory.kinds import ACTIVATION, WORKSPACE
 from mpizero.memory.ledger import Allocator
 from mpizero.nn.ops.blocks import (
@@ -15,10 +16,10 @@ from mpizero.nn.ops.blocks import (
     commit,
     compute_dtype,
     read,
-    row_step,
     spans,
     staging,
 )
+from mpizero.nn.ops.casts import cast_scratch
 from mpizero.nn.ops.gradients import Gradients, add_rows
 
 
@@ -63,10 +64,11 @@ def _add_over_batch(dy: Array, out: Array, mem: Allocator) -> None:
 
 
 def scatter_add(index: Array, values: Array, out: Array, mem: Allocator) -> None:
-    """out[index[i]] += values[i] for all i. index (n,) int64, values (n,C), out (V,C).
+    """out[index[i]] += values[i] for all i. index (n,) int64; values (n,C), out (V,C), of one dtype.
 
     Rows of equal index are brought together by a stable sort and added in their order in the compute dtype, so the
-    result is deterministic and each row of `out` is rounded once. Several times faster than np.add.at.
+    result is deterministic and each row of `out` is rounded once. Several times faster than np.add.at. Workspace is of
+    whole blocks, however many indices are equal.
     """
     order = np.argsort(index, kind="stable")
     index = index[order]  # (n,) integers: one number per row
@@ -74,6 +76,7 @@ def scatter_add(index: Array, values: Array, out: Array, mem: Allocator) -> None
     work = compute_dtype(values.dtype)
     stored = mem.empty((min(step, len(values)), values.shape[1]), values.dtype, WORKSPACE)
     buffer, sum_buffer = staging(stored, step, mem), mem.empty(stored.shape, work, WORKSPACE)
+    scratch = cast_scratch(stored.size, work, out.dtype, mem)
     carry = np.zeros(values.shape[1], work)  # the sum so far of an index that continues in the next block. Tiny
     for span in spans(len(index), step):
         here = index[span]
@@ -85,15 +88,13 @@ def scatter_add(index: Array, values: Array, out: Array, mem: Allocator) -> None
         goes_on = span.stop < len(index) and index[span.stop] == here[-1]
         carry = sums[-1].copy() if goes_on else np.zeros_like(carry)
         done = len(starts) - goes_on
-        _add_at(out, here[starts[:done]], sums[:done], mem)
-
-
-def _add_at(out: Array, index: Array, values: Array, mem: Allocator) -> None:
-    """out[index] = round(out[index] + values), no index twice. index (u,), values (u,C): a block."""
-    held = mem.empty(values.shape, out.dtype, WORKSPACE)
-    np.take(out, index, axis=0, out=held, mode="clip")
-    add_rows(held, values, mem)
-    out[index] = held
+        # out[index] = round(out[index] + sums), no index twice, in the storage of the rows that are summed now
+        index_done, held = here[starts[:done]], stored[:done]
+        np.take(out, index_done, axis=0, out=held, mode="clip")
+        total = read(held, buffer, mem)
+        total += sums[:done]
+        commit(total, held, mem, scratch)
+        out[index_done] = held
 
 
 def check_range(what: str, values: Array, low: int | None, high: int) -> None:

@@ -8,9 +8,10 @@ from typing import final
 import numpy as np
 
 from mpizero.errors import ConfigError
+from mpizero.layout.sizes import row_step
 from mpizero.memory.kinds import WORKSPACE
 from mpizero.memory.ledger import Allocator, Uncounted
-from mpizero.nn.ops.blocks import Array, compute_dtype, row_step, spans
+from mpizero.nn.ops.blocks import Array, compute_dtype, spans
 from mpizero.nn.ops.casts import cast
 from mpizero.nn.ops.matmul import matmul, tiles
 

@@ -9,6 +9,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from mpizero.layout import sizes
+from mpizero.layout.sizes import row_step
 from mpizero.memory.kinds import ACTIVATION, WORKSPACE
 from mpizero.memory.ledger import Allocator
 from mpizero.nn.ops.blocks import (
@@ -16,13 +18,12 @@ from mpizero.nn.ops.blocks import (
     cast,
     compute_dtype,
     read,
-    row_step,
     spans,
     staging,
     vector,
 )
 from mpizero.nn.ops.gradients import Gradients
-from mpizero.nn.ops.matmul import TILE, WIDE, matmul, read_tile, tile_buffer, tiles
+from mpizero.nn.ops.matmul import matmul, read_tile, tile_buffer, tiles
 
 
 def linear(x: Array, weight: Array, bias: Array, mem: Allocator, residual: Array | None = None,
@@ -41,7 +42,7 @@ def linear(x: Array, weight: Array, bias: Array, mem: Allocator, residual: Array
             if residual is not None:
                 block += residual[rows]
         return y
-    buffer = None if residual is None else tile_buffer(residual, WIDE, b.dtype, mem)
+    buffer = None if residual is None else tile_buffer(residual, sizes.WIDE, b.dtype, mem)
     for rows, columns, tile in tiles(x, weight, mem):
         tile += b[columns]
         if residual is not None:
@@ -71,10 +72,10 @@ def linear_backward_params(x: Array, dy: Array, name: str, grads: Gradients, mem
 
 def column_sums(x: Array, mem: Allocator) -> Array:
     """Sum over rows, in the compute dtype. x (n,M) -> (M,). Tiny: a row of the operator."""
-    buffer = staging(x, TILE, mem)
-    ones = np.ones(min(TILE, len(x)), compute_dtype(x.dtype))  # tiny: a column
+    buffer = staging(x, sizes.TILE, mem)
+    ones = np.ones(min(sizes.TILE, len(x)), compute_dtype(x.dtype))  # tiny: a column
     total = np.zeros(x.shape[1], ones.dtype)
-    for rows in spans(len(x), TILE):
+    for rows in spans(len(x), sizes.TILE):
         block = read(x[rows], buffer, mem)
         total += ones[: len(block)] @ block  # BLAS adds faster than np.sum
     return total

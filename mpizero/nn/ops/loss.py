@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from mpizero.layout.sizes import row_step
 from mpizero.memory.kinds import ACTIVATION, WORKSPACE
 from mpizero.memory.ledger import Allocator
 from mpizero.nn.ops.blocks import (
@@ -16,7 +17,6 @@ from mpizero.nn.ops.blocks import (
     commit,
     compute_dtype,
     read,
-    row_step,
     spans,
     staging,
 )

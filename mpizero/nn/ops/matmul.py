@@ -6,15 +6,11 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from mpizero.layout import sizes
 from mpizero.memory.kinds import WORKSPACE
 from mpizero.memory.ledger import Allocator
 from mpizero.nn.ops.blocks import Array, compute_dtype, spans
 from mpizero.nn.ops.casts import cast
-
-# Rows and depth, and columns, of what is cast to float32 at once: 2 * TILE operations per cast element hide the cast.
-# Wide, since a tile of the left operand is cast again for other columns: with 512 columns products of bfloat16 took
-# 14 % more time than those of float32, with 2048 take 6 % (d 512). 13 MiB of workspace at most.
-TILE, WIDE = 512, 2048
 
 
 def matmul(a: Array, b: Array, out: Array, mem: Allocator) -> None:
@@ -34,16 +30,16 @@ def tiles(a: Array, b: Array, mem: Allocator) -> Iterator[tuple[slice, slice, Ar
     """Yield (rows, columns, tile): the tiles of a @ b in the compute dtype. A tile is valid until the next one."""
     (p, q), r = a.shape, b.shape[1]
     work = np.result_type(compute_dtype(a.dtype), compute_dtype(b.dtype))
-    total = mem.empty((min(p, TILE), min(r, WIDE)), work, WORKSPACE)
-    part = mem.empty(total.shape, work, WORKSPACE) if q > TILE else total
-    left, right = tile_buffer(a, TILE, work, mem), tile_buffer(b, WIDE, work, mem)
-    for rows in spans(p, TILE):
-        for columns in spans(r, WIDE):
+    total = mem.empty((min(p, sizes.TILE), min(r, sizes.WIDE)), work, WORKSPACE)
+    part = mem.empty(total.shape, work, WORKSPACE) if q > sizes.TILE else total
+    left, right = tile_buffer(a, sizes.TILE, work, mem), tile_buffer(b, sizes.WIDE, work, mem)
+    for rows in spans(p, sizes.TILE):
+        for columns in spans(r, sizes.WIDE):
             tile = total[: rows.stop - rows.start, : columns.stop - columns.start]
             if q == 0:
                 tile.fill(0)
-            for depth in spans(q, TILE):
-                if q > TILE or columns.start == 0:  # else it is there from the columns before
+            for depth in spans(q, sizes.TILE):
+                if q > sizes.TILE or columns.start == 0:  # else it is there from the columns before
                     a_tile = read_tile(a[rows, depth], left, mem)
                 product = tile if depth.start == 0 else part[: tile.shape[0], : tile.shape[1]]
                 np.matmul(a_tile, read_tile(b[depth, columns], right, mem), out=product)
@@ -56,7 +52,7 @@ def tile_buffer(matrix: Array, columns: int, work: np.dtype, mem: Allocator) -> 
     """Room for a tile of `matrix`, TILE rows at most, in its own memory order; None where no cast is needed."""
     if matrix.dtype == work:
         return None
-    shape = min(matrix.shape[0], TILE), min(matrix.shape[1], columns)
+    shape = min(matrix.shape[0], sizes.TILE), min(matrix.shape[1], columns)
     if matrix.strides[0] < matrix.strides[1]:  # a transpose: cast along its contiguous axis
         return mem.empty(shape[::-1], work, WORKSPACE).T
     return mem.empty(shape, work, WORKSPACE)

@@ -7,6 +7,7 @@ from mpizero.schedule.passes.gathers import (
 )
 from mpizero.schedule.passes.offload import offloaded
 from mpizero.schedule.passes.overlap import overlapped
+from mpizero.schedule.passes.recompute import recompute
 
 __all__ = ["backward_prefetch", "forward_prefetch", "gather_once", "keep_last_unit", "limit_all_gathers", "offloaded",
-           "overlapped",           "without_lone_collectives", "without_saving"]
+           "overlapped", "recompute", "without_lone_collectives", "without_saving"]

@@ -6,12 +6,13 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from mpizero.layout.mesh import MeshShape
-from mpizero.schedule.actions import Action, AllGatherParam, AllReduceShard, Forward, Loss
+from mpizero.schedule.actions import Action, AllGatherParam, AllReduceShard, Forward, Loss, Save
 
 
 def without_saving(actions: Iterable[Action]) -> list[Action]:
     """Forward alone: nothing is kept for a backward that does not come."""
-    return [replace(action, save=False) if isinstance(action, Forward | Loss) else action for action in actions]
+    return [replace(action, save=Save.NOTHING) if isinstance(action, Forward) else
+            replace(action, save=False) if isinstance(action, Loss) else action for action in actions]
 
 
 def without_lone_collectives(actions: Iterable[Action], mesh: MeshShape) -> list[Action]:

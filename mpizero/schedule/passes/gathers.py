@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from itertools import takewhile
 
 from mpizero.layout.wrapping import SegmentUse
-from mpizero.schedule.actions import Action, AwaitFree, Backward, Forward, Gather, Phase, Reshard
+from mpizero.schedule.actions import Action, AwaitFree, Backward, Forward, Gather, Phase, Recompute, Reshard
 
 
 def gather_once(actions: Iterable[Action]) -> list[Action]:
@@ -72,7 +72,8 @@ def keep_last_unit(actions: Iterable[Action]) -> list[Action]:
 
 
 def limit_all_gathers(actions: Iterable[Action], limit: int, segments: Sequence[SegmentUse]) -> list[Action]:
-    """At most `limit` units gathered at once: a gather beyond that waits for a Reshard, or until a segment needs it.
+    """At most `limit` units gathered at once: a gather beyond that waits for a Reshard, or until a segment needs it; so
+    there are more where a segment, or those that are computed again together, read more.
 
     And since a host may run ahead of its device: before a gather it waits until so few of the units that are freed
     still hold their memory. FSDP, sec. 3.4.2.
@@ -84,7 +85,7 @@ def limit_all_gathers(actions: Iterable[Action], limit: int, segments: Sequence[
         if isinstance(action, Gather):
             waiting.append(action)
             continue
-        needed = segments[action.segment].units if isinstance(action, Forward | Backward) else ()
+        needed = segments[action.segment].units if isinstance(action, Forward | Recompute | Backward) else ()
         while waiting and (gathered < limit or any(gather.unit in needed for gather in waiting)):
             while leaving and gathered + len(leaving) >= limit:
                 out.append(AwaitFree(leaving.popleft()))

@@ -1,0 +1,83 @@
+"""The most that a run needs of a device, all kinds of memory together, and for what: steps, evaluation, digests, and
+what comes before the first step. Each of these begins and ends with what rests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from mpizero.dtypes import ITEMSIZE
+from mpizero.layout import (
+    HOST, MASTER, READ_BLOCK, REPLICATED, ActivationBytes, Geometry, rounding_block_numel, stored_states,
+)
+from mpizero.planner.footprint import at_rest, plan_memory
+from mpizero.schedule.actions import Action, show
+
+REST = "rest"  # what is done where nothing takes more than what rests
+
+
+class Peak(NamedTuple):
+    """The most bytes at a time, and the action, or what else is done then."""
+
+    nbytes: int
+    during: str
+
+
+def highest(peaks: Iterable[Peak | None]) -> Peak | None:
+    """The first of the highest. None where one is not known."""
+    known = list(peaks)
+    if not known or any(peak is None for peak in known):
+        return None
+    return max((peak for peak in known if peak is not None), key=lambda peak: peak.nbytes)
+
+
+def host_peak(actions: Iterable[Action], geometry: Geometry) -> Peak:
+    """Of the host's memory, of the rank that needs most: nothing but steps takes any beside what rests."""
+    actions = list(actions)
+    plans = [plan_memory(actions, geometry.at(place), tier=HOST) for place in geometry.representatives]
+    most = max(plans, key=lambda plan: plan.device_peak_bytes)
+    return Peak(most.device_peak_bytes, show(most.device_peak_action) if most.device_peak_action else REST)
+
+
+def rest(geometry: Geometry) -> Peak:
+    """What a rank keeps between steps."""
+    return Peak(sum(at_rest(geometry).values()), REST)
+
+
+def actions_peak(actions: Iterable[Action], geometry: Geometry, activations: ActivationBytes | None) -> Peak | None:
+    """Of a list. None where the plan does not know all that its computations take."""
+    plan = plan_memory(actions, geometry, activations)
+    action = plan.device_peak_action
+    return Peak(plan.device_peak_bytes, show(action) if action else REST) if plan.exact else None
+
+
+def digest_peak(geometry: Geometry) -> Peak:
+    """Of the digests of master weights and the optimizer's states: a whole unit of one of them at a time, where ranks
+    keep parts."""
+    gathered = 0
+    if geometry.placement.optim is not REPLICATED:
+        sizes = {state.name: ITEMSIZE[state.dtype] for state in geometry.stored}
+        largest = max({MASTER.name: geometry.itemsize, **sizes}.values())  # which are the parameters, unless stored
+        gathered = max((unit.padded_numel * (geometry.itemsize if unit.frozen else largest)
+                        for unit in geometry.wrapping.units), default=0)
+    return Peak(rest(geometry).nbytes + gathered, "digest")
+
+
+def loading_bytes(geometry: Geometry) -> int:
+    """The most that reading master weights takes beside what rests; never more than the largest unit."""
+    return max([scratch_bytes(geometry), *(rounding_bytes(unit, geometry)
+                                           for unit in range(len(geometry.wrapping.units)))])
+
+
+def scratch_bytes(geometry: Geometry) -> int:
+    """Of the buffer that files are read through."""
+    largest = max((unit.padded_numel for unit in geometry.wrapping.units), default=0)
+    return max(min(READ_BLOCK, largest * geometry.itemsize), 16)
+
+
+def rounding_bytes(unit: int, geometry: Geometry) -> int:
+    """Of rounding the unit's master weights into its parameters: two float32 blocks, where it goes block by block."""
+    rounds = (geometry.dtype == "float16" and not geometry.wrapping.units[unit].frozen
+              and MASTER in stored_states(geometry.optimizer, geometry.dtype))
+    return 2 * 4 * rounding_block_numel(geometry.kept(unit, geometry.placement.optim)) if rounds else 0

@@ -1,0 +1,118 @@
+"""A run fits under exactly what its plan says that it needs, and dies one byte below."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from mpizero.checkpoint.run import begin_checkpoints
+from mpizero.checkpoint.save import save
+from mpizero.engine.fill import drawing_bytes, initialise
+from mpizero.engine.job import prepare
+from mpizero.engine.summary import summarise
+from mpizero.engine.trainer import run_steps
+from mpizero.errors import OutOfDeviceMemory
+from mpizero.nn.init import Constant
+from mpizero.schedule import STRATEGIES
+from tests.engine.plans import follows_its_plan
+from tests.engine.runs import GPT, MLP
+
+pytestmark = pytest.mark.usefixtures("few_held_out")
+
+LARGE_MLP = replace(MLP, hidden=200, batch_size=40, steps=2)
+SMALL_GPT = replace(GPT, d_model=32, context=20, batch_size=4, steps=2)
+VARIED = {
+    "evaluating": replace(LARGE_MLP, dtype="float32", eval_every=1, check_replicas=1),
+    "nothing trained": replace(LARGE_MLP, steps=0),
+    "nothing trained, small": replace(MLP, steps=0, batch_size=1),
+    "wire": replace(LARGE_MLP, reduce_dtype="float32", accumulation=2, stage="3"),
+    "sums": replace(LARGE_MLP, sum_dtype="float32", accumulation=2, no_sync=True),
+    "sums of owners": replace(LARGE_MLP, sum_dtype="float32", accumulation=2, stage="3-broadcast"),
+    "hybrid": replace(LARGE_MLP, sum_dtype="float32", shard_size=1, stage="3", wrap="1MB"),
+    "no master weights": replace(LARGE_MLP, no_master_weights=True, optimizer="sgd", stage="1"),
+    "embedding frozen": replace(SMALL_GPT, freeze=("w?e.*", "h.0.*"), stage="3", dtype="float16"),
+    "prefetched": replace(SMALL_GPT, stage="3", backward_prefetch=2, forward_prefetch=1, overlap="on", wrap="layer"),
+    "limited": replace(SMALL_GPT, stage="3", backward_prefetch=2, limit_all_gathers=2, overlap="on", accumulation=2),
+    "debugged": replace(SMALL_GPT, debug=True, clip=0.1, optimizer="lion"),
+}
+
+
+def fits_exactly(config, group):
+    """Returns the job that had exactly enough, and its summary."""
+    need = prepare(config, group).need
+    job = prepare(replace(config, device_memory=f"{need.nbytes}B"), group)
+    summary = summarise(job, run_steps(job))
+    for rank in summary["memory"]:
+        assert (rank["device_peak"], rank["device_peak_action"]) == (
+            rank["planned_device_peak"], rank["planned_device_peak_action"])
+    with pytest.raises(OutOfDeviceMemory, match=rf"needs {need.nbytes:,} bytes on a rank \(at .*\), and `device_memo"):
+        prepare(replace(config, device_memory=f"{need.nbytes - 1}B"), group)
+    if need.during != "init":
+        assert max(rank["device_peak"] for rank in summary["memory"]) == need.nbytes
+    return need
+
+
+def dies_below(config, group, need):
+    """The ledger of a job that nobody has refused: at the very allocation. Of ranks that all die there."""
+    job = prepare(config, group)
+    job.ledger.capacity = need.nbytes - 1
+    with pytest.raises(OutOfDeviceMemory, match="out of device memory at"):
+        summarise(job, run_steps(job))
+    assert job.ledger.action == need.during
+
+
+@pytest.mark.parametrize("config", [LARGE_MLP, SMALL_GPT], ids=["mlp", "gpt"])
+@pytest.mark.parametrize("stage", list(STRATEGIES))
+def test_at_every_stage(group, stage, config):
+    config = replace(config, stage=stage)
+    need = fits_exactly(config, group)
+    if stage != "3-broadcast" or group.size == 1:  # of owners one dies, and the others wait for it
+        dies_below(config, group, need)
+
+
+@pytest.mark.parametrize("name", list(VARIED))
+def test_whatever_is_set(group, name):
+    fits_exactly(VARIED[name], group)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
+@pytest.mark.parametrize("stage", list(STRATEGIES))
+def test_every_action_of_a_gpt_is_planned(group, stage, dtype):
+    """Model states, activations, and what lives within an action: by kind afterwards, and in all meanwhile."""
+    if dtype == "bfloat16":
+        pytest.importorskip("ml_dtypes")
+    job = prepare(replace(SMALL_GPT, stage=stage, dtype=dtype, accumulation=2, overlap="on",
+                          no_sync=stage == "2"), group)
+    for _ in range(2):
+        follows_its_plan(job)
+
+
+def test_a_whole_state_is_digested(group):
+    """Where a unit is large beside activations, its digest takes more than a step of stage 2."""
+    need = fits_exactly(replace(MLP, hidden=700, steps=1, batch_size=1), group)
+    assert need.during == "digest" or group.size < 4
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+def test_reading_a_checkpoint_is_part_of_it(group, shared_path, dtype):
+    config = replace(MLP, hidden=40, batch_size=1, dtype=dtype, steps=0)
+    job = prepare(config, group)
+    save(job, shared_path)
+    config = replace(config, resume=str(shared_path))
+    need = prepare(config, group).need
+    job = begin_checkpoints(prepare(replace(config, device_memory=f"{need.nbytes}B"), group), "run").job
+    summarise(job, run_steps(job))
+
+
+def test_initial_values_take_what_they_say(group):
+    job = prepare(replace(MLP, hidden=300, stage="3"), group)
+    rest, ledger = job.ledger.live_bytes, job.ledger
+    for unit in job.state.units:
+        said = drawing_bytes(unit.layout, unit.range_of(unit.placement.params), job.task.model)
+        initialise(unit, job.task.model, 3)
+        assert ledger.action_peak_bytes == rest + said and said > 0
+
+
+def test_values_of_ones_own_say_nothing():
+    assert Constant(1.0).workspace(3, 100) == 0

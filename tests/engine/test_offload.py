@@ -1,0 +1,92 @@
+"""States that rest in the host's memory: the same bits, and on each tier and link the bytes that were planned."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from mpizero.engine import moves
+from mpizero.engine.job import prepare
+from mpizero.engine.trainer import run_steps
+from mpizero.errors import OutOfDeviceMemory
+from mpizero.layout import HOST
+from mpizero.memory.ledger import Ledger
+from tests.engine.plans import follows_its_plan, run_as_planned
+from tests.engine.runs import GPT, MLP, run
+
+CPU, ALL = "optimizer=cpu", "params=cpu,optimizer=cpu"
+STAGES = ["0", "1", "1-allreduce", "2", "3", "3-broadcast"]
+
+
+def offloads(stage):
+    return [CPU, ALL] if stage == "3" else [CPU]
+
+
+SETTINGS = {
+    "overlap": ({"accumulation": 2, "overlap": "on"}, STAGES),
+    "plain": ({}, ["2", "3"]),
+    "sums": ({"accumulation": 4, "no_sync": True, "sum_dtype": "float32"}, ["1", "3"]),
+    "32": ({"dtype": "float32", "accumulation": 2, "optimizer": "lion"}, ["0", "2", "3"]),
+    "bf16": ({"dtype": "bfloat16", "no_master_weights": True, "accumulation": 2, "overlap": "on"}, ["2", "3"]),
+    "recompute": ({"recompute": True, "overlap": "on", "backward_prefetch": 1}, ["3"]),
+}
+
+
+@pytest.mark.parametrize("stage, options", [
+    pytest.param(stage, options, id=f"{name}-{stage}") for name, (options, stages) in SETTINGS.items()
+    for stage in stages])
+def test_same_bits_and_as_planned(group, stage, options):
+    """An addition on the host that copied instead would show from the second microbatch on."""
+    config = replace(MLP, stage=stage, steps=2, clip=0.5, **options)
+    expected = run(config, group)[1]
+    for offload in offloads(stage):
+        assert run_as_planned(replace(config, offload=offload), group)[1] == expected
+
+
+@pytest.mark.parametrize("stage", STAGES[1:])
+def test_replicas_sum_what_microbatches_have_left(group, stage):
+    if group.size % 2:
+        pytest.skip("an odd number of ranks makes no pairs")
+    config = replace(GPT, stage=stage, shard_size=group.size // 2, accumulation=2, steps=2)
+    expected = run(config, group)[1]
+    for offload in offloads(stage):
+        for overlap in ("off", "on"):
+            assert run_as_planned(replace(config, offload=offload, overlap=overlap), group)[1] == expected
+
+
+def test_a_frozen_unit_of_the_host_is_fetched_as_well(group):
+    losses = []
+    for offload in (None, ALL):
+        job = prepare(replace(GPT, stage="3", steps=2, freeze=("h.0.*",), offload=offload), group)
+        losses.append([record.loss for record in run_steps(job, steps=1).records + follows_its_plan(job).records])
+    assert losses[0] == losses[1]
+
+
+def test_a_full_host_is_said(group):
+    config = replace(MLP, offload=CPU, steps=1)
+    job = prepare(config, group)
+    run_steps(job)
+    need = job.tiers[HOST].peak_bytes
+    run_steps(prepare(replace(config, host_memory=f"{need}B"), group))
+    with pytest.raises(OutOfDeviceMemory, match=f"out of host memory: the run needs {need:,} bytes.*`host_memory`"):
+        prepare(replace(config, host_memory=f"{need - 1}B"), group)
+
+
+def test_a_full_host_is_said_where_it_is_full():
+    ledger = Ledger(100, tier="host")
+    with pytest.raises(OutOfDeviceMemory, match="out of host memory at start.*larger `host_memory`"):
+        ledger.empty(101, np.uint8, "optim")
+
+
+@pytest.mark.parametrize("wrong", ["copied", "lost"])
+def test_a_move_that_goes_wrong_shows(group, wrong, monkeypatch):
+    """The comparison above can fail."""
+    def put(part, ledger):
+        return np.copyto if wrong == "copied" else lambda total, values: None
+
+    config = replace(MLP, stage="2", steps=2, accumulation=2)
+    expected = run(config, group)[1]
+    monkeypatch.setattr(moves, "_adding", put)
+    assert run(replace(config, offload=CPU), group)[1] != expected
