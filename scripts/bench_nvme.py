@@ -38,9 +38,9 @@ def measure(folder: str, nbytes: int, repeat: int) -> dict[str, float | bool]:
         file.reserve(len(NAMES) * paged(4 * numel))
     links, ledger = make_links({}, lambda: None), Ledger(tier="host")
     lanes = make_lanes(dict.fromkeys(NAMES, paged(4 * min(numel, FILE_BLOCK))), ledger)
-    storage = Storage(states, links[HOST, NVME], links[NVME, HOST], lanes, Ledger(tier="nvme"))
-    regions = [storage.region(Space(0, name, offset, numel, "float32"), "optim", "0")
-               for name, offset in zip(NAMES, offsets, strict=True)]
+    spaces = {(0, name): Space(0, name, offset, numel, "float32") for name, offset in zip(NAMES, offsets, strict=True)}
+    storage = Storage(states, links[HOST, NVME], links[NVME, HOST], lanes, spaces, Ledger(tier="nvme"))
+    regions = [storage.region(0, name, "optim", "0") for name in NAMES]
 
     page = memoryview(mmap.mmap(-1, CHUNK))
     for offset in range(0, source.nbytes, CHUNK):  # room that was never written is not read from the disk
@@ -76,8 +76,9 @@ def main() -> None:
     parser.add_argument("--json", metavar="FILE")
     arguments = parser.parse_args()
     found = measure(arguments.nvme, arguments.size, arguments.repeat)
-    print(f"copy {in_units(round(found['copy_bytes_per_s']))}/s, states {in_units(round(found['stream_bytes_per_s']))}/s"
-          f" read and written ({'past' if found['direct'] else 'through'} the page cache): {found['ratio']:.0%}")
+    copied, streamed = (in_units(round(found[f"{name}_bytes_per_s"])) for name in ("copy", "stream"))
+    way = "past" if found["direct"] else "through"
+    print(f"copy {copied}/s, states {streamed}/s read and written ({way} the page cache): {found['ratio']:.0%}")
     if arguments.json:
         Path(arguments.json).write_text(json.dumps(found, indent=1), encoding="utf-8")
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from typing import Any, TypeVar, final
@@ -83,7 +83,9 @@ class Link:
              put: Callable[[Array, Array], object] = np.copyto) -> Transfer:
         """A move of a flat array into another of its size and dtype, not yet under way. put: (target, source) of each
         chunk: what copies, or adds."""
-        return Transfer(self, source, target, what, unit, put)
+        assert source.shape == target.shape and source.dtype == target.dtype, (source.shape, target.shape)
+        chunks = ((target[part], source[part]) for part in _chunks(source))
+        return Transfer(self, chunks, source.nbytes, what, unit, put)
 
     def submit(self, act: Callable[..., Result], *arguments: Any) -> Future[Result]:
         """In a thread of the link, after what it was given before."""
@@ -100,12 +102,12 @@ class Link:
 
 @final
 class Transfer:
-    """One move. Until it is finished its arrays belong to it."""
+    """One move of `nbytes`, by chunks (target, source), which come one after the other: what is in the target may be on
+    its way on when the next is asked for. Until it is finished its arrays belong to it."""
 
-    def __init__(self, link: Link, source: Array, target: Array, what: str, unit: str,
-                 put: Callable[[Array, Array], object]):
-        assert source.shape == target.shape and source.dtype == target.dtype, (source.shape, target.shape)
-        self.link, self.source, self.target, self.what, self.unit, self.put = link, source, target, what, unit, put
+    def __init__(self, link: Link, chunks: Iterable[tuple[Array, Array]], nbytes: int, what: str, unit: str,
+                 put: Callable[[Array, Array], object] = np.copyto):
+        self.link, self.chunks, self.nbytes, self.what, self.unit, self.put = link, chunks, nbytes, what, unit, put
         self._future: Future[None] | None = None
         self._first = self._last = 0.0
 
@@ -122,15 +124,15 @@ class Transfer:
             waited_for(self._future, self.link.poll)
             self._future.result()  # raises what the copy raised
         exposed = time.perf_counter() - since
-        self.link.records.append(Moved(self.link.name, self.what, self.unit, self.source.nbytes, self._first,
+        self.link.records.append(Moved(self.link.name, self.what, self.unit, self.nbytes, self._first,
                                        self._last - self._first, exposed))
 
     def copy(self) -> None:
         """All of it, chunk by chunk."""
         self._first = time.perf_counter()
-        for part in _chunks(self.source):
-            self.put(self.target[part], self.source[part])
-            self.link.passed(self.source[part].nbytes)
+        for target, source in self.chunks:
+            self.put(target, source)
+            self.link.passed(source.nbytes)
         self._last = time.perf_counter()
 
 

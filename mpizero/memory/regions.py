@@ -5,9 +5,9 @@ ones are read and the last one is written, by the threads of the two links betwe
 buffers of its own, so that nobody waits for anybody who waits for him.
 
 [Note: Checksums] Of each block the rank remembers a checksum, taken before the block is written, and compares it when
-the block has been read. So a bit that flips on a disk or on the way, a page that is missing or in another's place, is an
-error, not a wrong number to train on. It is the CRC-32 of the sums of pages, as 64-bit words: a CRC of all bytes takes
-five times as long, about as long as a fast disk.
+the block has been read. So a bit that flips on a disk or on the way, a page that is missing or in another's place, is
+an error, not a wrong number to train on. It is the CRC-32 of the sums of pages, as 64-bit words: a CRC of all bytes
+takes five times as long, about as long as a fast disk.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from __future__ import annotations
 import mmap
 import time
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from functools import lru_cache
@@ -59,18 +59,21 @@ def make_lanes(sizes: Mapping[str, int], ledger: Ledger) -> dict[str, Lane]:
 
 @dataclass(frozen=True)
 class Storage:
-    """A rank's file with what leads to it. down, up: the links from the host, and to it. ledger: of the file."""
+    """A rank's file with what leads to it. down, up: the links from the host, and to it. spaces: what lies where.
+    ledger: of the file."""
 
     file: StateFile
     down: Link
     up: Link
     lanes: Mapping[str, Lane]
+    spaces: Mapping[tuple[int, str], Space]
     ledger: Ledger
 
-    def region(self, space: Space, kind: str, unit: str) -> Region:
-        """Counted under `kind` until it dies. Its elements are zeros if nothing else was ever written there."""
-        region = Region(self, space, unit)
-        self.ledger.hold(region, space.nbytes, kind)
+    def region(self, unit: int, name: str, kind: str, label: str) -> Region:
+        """What the unit (`label` in messages) keeps as `name`, counted under `kind` until it dies. Its elements are
+        zeros if nothing was written there before."""
+        region = Region(self, self.spaces[unit, name], label)
+        self.ledger.hold(region, region.nbytes, kind)
         return region
 
 
@@ -84,17 +87,17 @@ class Region:
         self.checksums = [_of_zeros(self._bytes(number)) for number in range(-(-self.size // FILE_BLOCK))]
 
     def blocks(self, part: slice, *, reads: bool = True, writes: bool = False, lane: str | None = None,
-               poll: Callable[[], None] | None = None) -> Iterator[Block]:
+               ranks: bool = False) -> Iterator[Block]:
         """The elements `part`, block by block, each until the next one is asked for; then, if `writes`, what is in it
         is written. Ask until there are no more. StorageError for what cannot be read or written, or is not what was
         written.
 
-        reads: False if all is overwritten. lane: by its name; None: that of this state. poll: called by a rank that
-        waits; None where a thread of a link does, which makes no rank wait.
+        reads: False if all is overwritten. lane: by its name; None: that of this state. ranks: whether the rank itself
+        asks, which looks at something else while it waits, and not a thread of a link.
         """
         taken = self.storage.lanes[lane or self.space.name]
         assert not taken.taken, f"two streams of {self.space.name}"
-        taken.taken, stream = True, _Stream(self, taken.buffers, part, reads, writes, poll)
+        taken.taken, stream = True, _Stream(self, taken.buffers, part, reads, writes, ranks)
         try:
             yield from stream.run()
             stream.log()
@@ -142,14 +145,13 @@ class Region:
 class _Stream:
     """One pass over blocks. Block i is in buffer i modulo their number."""
 
-    def __init__(self, region: Region, buffers: list[Array], part: slice, reads: bool, writes: bool,
-                 poll: Callable[[], None] | None):
+    def __init__(self, region: Region, buffers: list[Array], part: slice, reads: bool, writes: bool, ranks: bool):
         self.region, self.buffers, self.part, self.reads, self.writes = region, buffers, part, reads, writes
-        self.poll = poll
+        self.poll = region.storage.up.poll if ranks else None
         self.numbers = range(part.start // FILE_BLOCK, -(-part.stop // FILE_BLOCK) if part.stop > part.start else 0)
         self.reading: dict[int, Future] = {}
         self.writing: dict[int, Future] = {}
-        self.up, self.down = _Tally(exposes=poll is not None), _Tally(exposes=poll is not None)
+        self.up, self.down = _Tally(ranks), _Tally(ranks)
 
     def run(self) -> Iterator[Block]:
         """As `Region.blocks`."""
@@ -191,8 +193,9 @@ class _Stream:
         """What has moved stands in the records of the links."""
         for tally, link in ((self.up, self.region.storage.up), (self.down, self.region.storage.down)):
             if tally.nbytes:
-                link.records.append(Moved(link.name, self.region.space.name, self.region.unit, tally.nbytes, tally.first,
-                                          tally.last - tally.first, tally.exposed))
+                seconds = tally.last - tally.first
+                link.records.append(Moved(link.name, self.region.space.name, self.region.unit, tally.nbytes,
+                                          tally.first, seconds, tally.exposed))
 
     def _buffer(self, number: int) -> Array:
         return self.buffers[number % len(self.buffers)]

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 from mpizero.layout import DEVICE, HOST, NVME, ActivationBytes, Geometry, Tier, Tiers, offload_text
-from mpizero.planner.footprint import Doing, at_rest, gradients_made, value_bytes, walk
+from mpizero.planner.footprint import Doing, at_rest, buffers, gradients_made, value_bytes, walk
 from mpizero.schedule.actions import Action
 
 TIERS = (DEVICE, HOST, NVME)
@@ -72,7 +72,7 @@ class TierPlan:
 
 def plan_tiers(actions: Iterable[Action], geometry: Geometry, activations: ActivationBytes | None = None) -> TierPlan:
     """Walk a whole step, from rest to rest. The device's bytes are those of `plan_memory`, workspace included."""
-    live = {str(tier): sum(at_rest(geometry, tier).values()) for tier in TIERS}
+    live = {str(tier): sum(at_rest(geometry, tier).values()) + buffers(geometry, tier) for tier in TIERS}
     plan = TierPlan(dict(live), dict(live))
     for place, doing in enumerate(walk(actions, geometry, activations)):
         most = live[DEVICE] + (0 if doing.inside is None else gradients_made(doing.deltas) + doing.inside)

@@ -24,6 +24,7 @@ A *unit* is what is gathered (a FlatParameter), a *segment* what is computed; bo
     UploadParam(unit)          - new parameters of the host                (this rank's part moves up)
     FetchParam(unit)           + whole parameters, this rank's part there  (its part moves up)
     AllGatherParam(unit)                                                   (n-1)/n, all-gather
+    BroadcastParam(unit)                                                   the unit, all but the last of a chain
     FreeGrad(unit)             - reduced gradient
     AwaitFree(unit)
 
@@ -192,6 +193,14 @@ class AllGatherParam:
 
 
 @dataclass(frozen=True, slots=True)
+class BroadcastParam:
+    """Complete whole parameters that the unit's owner has fetched from where they rest off the device."""
+
+    unit: int
+    axis: Axis = Axis.SHARD
+
+
+@dataclass(frozen=True, slots=True)
 class FreeGrad:
     """Free the reduced gradient of the unit."""
 
@@ -237,7 +246,8 @@ class FetchParam:
 
 Move = DownloadGrad | UploadGrad | UploadParam | FetchParam  # between tiers
 Gather = Unshard | Broadcast  # make whole parameters, which Reshard frees
-Collective = Gather | ReduceScatterGrad | ReduceGrad | AllReduceGrad | AllReduceShard | AllGatherParam
+Collective = (Gather | ReduceScatterGrad | ReduceGrad | AllReduceGrad | AllReduceShard | AllGatherParam
+              | BroadcastParam)
 
 
 Going = Collective | Move  # what can go on while a rank computes

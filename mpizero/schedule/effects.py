@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, assert_never
 from mpizero.layout.geometry import Geometry
 from mpizero.layout.mesh import Axis
 from mpizero.layout.placement import OWNED, REPLICATED, SHARDED, Keep, Placement
+from mpizero.layout.states import MASTER
 from mpizero.layout.tiers import DEVICE, HOST, NVME, Tier
 from mpizero.schedule import values as v
 from mpizero.schedule.actions import (
@@ -25,6 +26,7 @@ from mpizero.schedule.actions import (
     Backward,
     Begin,
     Broadcast,
+    BroadcastParam,
     Collective,
     DownloadGrad,
     End,
@@ -126,7 +128,7 @@ class Effect:
     @property
     def moves(self) -> bool:
         """Whether its work is to move something."""
-        return bool(self.carries) and self.updates is None
+        return bool(self.carries) and self.updates is None and not self.agrees
 
     @property
     def touched(self) -> frozenset[Value]:
@@ -166,7 +168,10 @@ def effect_of(action: Action, geometry: Geometry) -> Effect:
         case Reshard(unit):
             return Effect(frees=(v.whole(unit),))
         case Agree():
-            return Effect(reads=tuple(final_grad(unit, geometry) for unit in geometry.wrapping.trained), agrees=True)
+            grads = tuple(final_grad(unit, geometry) for unit in geometry.wrapping.trained)
+            in_files = geometry.placement.tiers.optimizer is NVME
+            return Effect(reads=grads, agrees=True,
+                          carries=tuple(Carry(grad, NVME, HOST) for grad in grads) if in_files else ())
         case OptimStep(unit):
             effect = Effect(reads=(final_grad(unit, geometry), v.states(unit)), during=(v.grad_fp32(unit),),
                             updates=unit, work=Work("optim_step", unit))
@@ -229,6 +234,9 @@ def _collective(action: Collective, geometry: Geometry) -> Effect:
         case AllGatherParam(unit, axis):
             part = v.part(unit)
             return Effect(reads=(part,), becomes=(part, v.whole(unit)), **_sent("all_gather", unit, REPLICATED, axis))
+        case BroadcastParam(unit, axis):
+            part = v.part(unit)
+            return Effect(reads=(part,), becomes=(part, v.whole(unit)), **_sent("broadcast", unit, REPLICATED, axis))
         case ReduceScatterGrad(unit, axis):
             grad, reduced = v.grad(unit), v.reduced(unit)
             return Effect(reads=(grad,), adds=(reduced,), frees=(grad,), sums=Sum(grad, reduced, axis, SHARDED),
@@ -266,7 +274,7 @@ def _move(action: Move, geometry: Geometry) -> Effect:
         case UploadParam():
             new = v.new(unit)
             return Effect(reads=(new,), frees=(new,), **_refreshed(unit, geometry),
-                          carries=(Carry(new, tiers.optimizer, DEVICE),), work=Work("upload", unit))
+                          carries=(Carry(new, updates_on(geometry.placement), DEVICE),), work=Work("upload", unit))
         case FetchParam():
             rest = kept_params(unit, geometry)
             return Effect(reads=(rest,), makes=(v.part(unit) if geometry.shards > 1 else v.whole(unit),),
@@ -280,8 +288,12 @@ def _read_and_written(unit: int, geometry: Geometry) -> tuple[Carry, ...]:
     tiers, states = geometry.placement.tiers, v.states(unit)
     if tiers.optimizer is not NVME:
         return ()
-    params = (Carry(kept_params(unit, geometry), HOST, NVME),) if tiers.params is NVME else ()
-    return (Carry(v.offloaded(unit), NVME, HOST), Carry(states, NVME, HOST), Carry(states, HOST, NVME), *params)
+    found = [Carry(v.offloaded(unit), NVME, HOST), Carry(states, NVME, HOST), Carry(states, HOST, NVME)]
+    if tiers.params is NVME:
+        kept = kept_params(unit, geometry)
+        found += [] if MASTER in geometry.stored else [Carry(kept, NVME, HOST)]  # they are what is updated
+        found.append(Carry(kept, HOST, NVME))
+    return tuple(found)
 
 
 def _refreshed(unit: int, geometry: Geometry) -> dict[str, Any]:

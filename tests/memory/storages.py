@@ -24,9 +24,9 @@ def storage(folder, monkeypatch, numel, names=("master",), dtype="float32", limi
     file, links = StateFile(folder, "rank 3"), make_links(limits or {}, lambda: None)
     file.reserve(len(names) * paged(numel * size))
     lanes = make_lanes(dict.fromkeys(names, paged(BLOCK * size)), host)
-    made = Storage(file, links[HOST, NVME], links[NVME, HOST], lanes, Ledger(tier="nvme"))
-    return made, [made.region(Space(0, name, place * paged(numel * size), numel, dtype), "optim", "layers.2")
-                  for place, name in enumerate(names)], host
+    spaces = {(0, name): Space(0, name, place * paged(numel * size), numel, dtype) for place, name in enumerate(names)}
+    made = Storage(file, links[HOST, NVME], links[NVME, HOST], lanes, spaces, Ledger(tier="nvme"))
+    return made, [made.region(0, name, "optim", "layers.2") for name in names], host
 
 
 def poke(file, offset, change):

@@ -11,6 +11,8 @@ from mpizero.schedule.actions import (
     AllGatherParam,
     AllReduceGrad,
     AllReduceShard,
+    Broadcast,
+    BroadcastParam,
     DownloadGrad,
     FetchParam,
     FreeGrad,
@@ -66,4 +68,6 @@ def _fetched(action: Action) -> tuple[Action, ...]:
     """With what makes whole parameters of those that rest elsewhere."""
     if isinstance(action, Unshard):
         return FetchParam(action.unit), AllGatherParam(action.unit, action.axis)
+    if isinstance(action, Broadcast):
+        return FetchParam(action.unit), BroadcastParam(action.unit, action.axis)
     return (action,)
