@@ -177,6 +177,7 @@ def proof(summary: Mapping[str, Any]) -> str:
         + _states(summary["memory"], ran),
         wrapped("device memory, bytes of a rank, at the one moment when it was highest in all: model states may have "
                 "been higher at another (peak above); workspace: temporaries", "") + "\n" + _device(summary["memory"]),
+        *([_elsewhere(summary)] if ran and summary["offload"] else []),
         _sent(summary) if ran else "sent in a step: no step has run",
         f"replicas equal: {equal}\nweights sha256 {summary['weights_sha256']}",
     ])
@@ -201,6 +202,22 @@ def _device(ranks: Sequence[Mapping[str, Any]]) -> str:
                 "-" if planned is None else planned == rank["device_peak"], rank["device_peak_action"])
 
     return _grouped(["model states", "activations", "workspace", "in all", "= plan", "while"], ranks, row)
+
+
+def _elsewhere(summary: Mapping[str, Any]) -> str:
+    """Off the device: what lives there, and what moves."""
+    ranks = [memory | traffic for memory, traffic in zip(summary["memory"], summary["traffic"], strict=True)]
+    links = [link for link in ranks[0]["moved_bytes_per_step"]
+             if any(rank[f"{planned}moved_bytes_per_step"][link] for rank in ranks for planned in ("", "planned_"))]
+
+    def row(rank: Mapping[str, Any]) -> tuple[object, ...]:
+        moved, planned = rank["moved_bytes_per_step"], rank["planned_moved_bytes_per_step"]
+        return (rank["host_peak"], rank["host_peak"] == rank["planned_host_peak"],
+                *(value for link in links for value in (moved[link], moved[link] == planned[link])))
+
+    columns = [title for link in links for title in (link, "= plan")]
+    return ("off the device, bytes of a rank: at the peak of the host, and moved in a step over each link\n"
+            + _grouped(["host peak", "= plan", *columns], ranks, row))
 
 
 def _sent(summary: Mapping[str, Any]) -> str:

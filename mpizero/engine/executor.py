@@ -14,6 +14,7 @@ from mpizero.comm import Polled, Stream
 from mpizero.data import Batch
 from mpizero.engine import moves
 from mpizero.engine.agreement import Agreed
+from mpizero.engine.shelf import Shelf
 from mpizero.engine.task import Task
 from mpizero.engine.unit import Pending, Unit, Update
 from mpizero.errors import ConfigError
@@ -35,6 +36,7 @@ from mpizero.schedule.actions import (
     Broadcast,
     BroadcastParam,
     DownloadGrad,
+    DownloadKept,
     End,
     FetchParam,
     Forward,
@@ -43,7 +45,8 @@ from mpizero.schedule.actions import (
     LoadBatch,
     Loss,
     LossBackward,
-    Move,
+    MoveKept,
+    MoveState,
     OptimStep,
     Phase,
     Recompute,
@@ -54,6 +57,7 @@ from mpizero.schedule.actions import (
     UnknownAction,
     Unshard,
     UploadGrad,
+    UploadKept,
     UploadParam,
     show,
 )
@@ -92,11 +96,12 @@ class Executor:
     """Holds the values that live between actions: `values` maps those of forward and backward; units hold their own."""
 
     def __init__(self, task: Task, wrapping: Wrapping, units: Sequence[Unit], written: set[str],
-                 tiers: Mapping[Tier, Ledger], links: Mapping[Way, Link], stream: Stream | None = None):
+                 tiers: Mapping[Tier, Ledger], links: Mapping[Way, Link], stream: Stream | None = None,
+                 checkpoints: Tier = DEVICE):
         """written: the parameters whose gradient an unsharded gradient holds already; the units' own set. stream: what
-        drives collectives that are begun; by polls, unless given."""
+        drives collectives that are begun; by polls, unless given. checkpoints: where kept inputs rest."""
         self.task, self.segments, self.units, self.links = task, wrapping.segments, units, links
-        self.ledger, self.tiers = tiers[DEVICE], tiers
+        self.ledger, self.tiers, self.checkpoints = tiers[DEVICE], tiers, checkpoints
         self._written, self.stream = written, stream or Polled()
         self._pending: dict[Going, Pending] = {}  # what was begun
         self.values: dict[Value, Any] = {}
@@ -244,7 +249,9 @@ class Executor:
 
     def _make(self, action: Going) -> Pending:
         """What can be begun, not yet under way."""
-        if isinstance(action, Move):
+        if isinstance(action, MoveKept):
+            return KEPT[type(action)](self, action)
+        if isinstance(action, MoveState):
             return MOVES[type(action)](self.units[action.unit], self.links)
         return COLLECTIVES[type(action)](self.units[action.unit], action.axis)
 
@@ -257,6 +264,17 @@ class Executor:
 
     def _end(self, action: End) -> None:
         self._pending.pop(action.action).end(self.stream)
+
+    def _download_kept(self, action: DownloadKept) -> Pending:
+        kept, shelved = v.kept(action.segment, action.mb), v.shelved(action.segment, action.mb)
+        self.values[shelved] = shelf = Shelf(self.values[kept], self.tiers[self.checkpoints])
+        name = self.segments[action.segment].name
+        return shelf.fill(self.links, name, lambda: self.ledger.rekind(self._take(kept), ACTIVATION))
+
+    def _upload_kept(self, action: UploadKept) -> Pending:
+        shelf: Shelf = self._take(v.shelved(action.segment, action.mb))
+        self.values[v.kept(action.segment, action.mb)] = kept = shelf.room(self.ledger)
+        return shelf.empty(self.links, self.segments[action.segment].name, kept)
 
     # -- the end of a step --------------------------------------------------------------------------------------------
 
@@ -292,6 +310,10 @@ MOVES: dict[type, Callable[[Unit, Mapping[Way, Link]], Pending]] = {
     UploadParam: moves.upload_param,
     FetchParam: moves.fetch_param,
 }
+KEPT: dict[type, Callable[[Executor, Any], Pending]] = {
+    DownloadKept: Executor._download_kept,
+    UploadKept: Executor._upload_kept,
+}
 EXECUTE: dict[type, Callable[[Executor, Any], None]] = {
     Phase: Executor._enter,
     LoadBatch: Executor._load_batch,
@@ -307,5 +329,5 @@ EXECUTE: dict[type, Callable[[Executor, Any], None]] = {
     AwaitFree: lambda run, action: None,  # whoever computes has nothing under way
     Begin: Executor._begin,
     End: Executor._end,
-    **dict.fromkeys((*COLLECTIVES, *MOVES), Executor._go),
+    **dict.fromkeys((*COLLECTIVES, *MOVES, *KEPT), Executor._go),
 }

@@ -74,7 +74,8 @@ class Job:
     @cached_property
     def planned_moved(self) -> dict[bool, dict[str, int]]:
         """Bytes that this rank moves between tiers in a step, by link, by whether its update is skipped."""
-        return {skipped: moved_by_link(self.lists.step(skipped), self.geometry) for skipped in (False, True)}
+        return {skipped: moved_by_link(self.lists.step(skipped), self.geometry, self.tables.train)
+                for skipped in (False, True)}
 
     @property
     def update_ledger(self) -> Ledger:
@@ -175,7 +176,8 @@ def prepare(config: TrainConfig, world: Group, *, task: Task | None = None, poli
     for unit in units:
         initialise(unit, task.model, settings.seed)
     state = TrainingState(units, make_scaler(settings))
-    executor = Executor(task, setup.wrapping, units, written, tiers, links, stream)
+    executor = Executor(task, setup.wrapping, units, written, tiers, links, stream,
+                        geometry.placement.tiers.checkpoints)
     return Job(config, settings, task, world, grid, geometry, setup.lists, tiers, links, storage, log, state, executor,
                optimizer)
 
@@ -205,7 +207,8 @@ def _check_room(setup: Setup, task: Task, settings: Settings, ranks: int) -> Non
         _check_tier("device", need, settings.device_memory, "use a higher `stage`, more ranks, a smaller `batch_size`, "
                     "`offload`, or a larger `device_memory`")
     if settings.host_memory is not None:
-        _check_tier("host", host_peak(setup.lists.step(), setup.geometry), settings.host_memory,
+        table = tables(task, settings, ranks).train
+        _check_tier("host", host_peak(setup.lists.step(), setup.geometry, table), settings.host_memory,
                     "use more ranks, a higher `stage`, or a larger `host_memory`")
 
 

@@ -12,7 +12,7 @@ from dataclasses import fields
 from statistics import fmean
 from typing import Any
 
-from mpizero.layout import Axis, Geometry
+from mpizero.layout import DEVICE, Axis, Geometry
 from mpizero.planner.costs import OF_SEGMENTS, Costs
 from mpizero.planner.timeline import Timeline, simulate
 from mpizero.schedule import Action, effect_of
@@ -44,7 +44,7 @@ def measured_costs(actions: Sequence[Action], ranks: Sequence[Row], geometry: Ge
         if effect.computes and effect.work is not None:
             label = ranks[0]["actions"][number]["label"]
             spent[effect.work.kind, label] += [_seconds(rank["actions"][number]) for rank in ranks]
-    for kind, label, seconds in _transfers(ranks, geometry):
+    for kind, label, seconds in (*_transfers(ranks, geometry), *_moved(ranks)):
         spent[kind, label].append(seconds)
 
     def of(kind: str, names: Iterable[str]) -> list[float]:
@@ -67,6 +67,14 @@ def _transfers(ranks: Sequence[Row], geometry: Geometry) -> Iterator[tuple[str, 
                 kind = "all_reduce_shard" if across and found[0]["op"] == "all_reduce" else found[0]["op"]
                 last = max(each["begin_s"] for each in found)
                 yield kind, found[0]["unit"], max(max(each["end_s"] for each in found) - last, 0.0)
+
+
+def _moved(ranks: Sequence[Row]) -> Iterator[tuple[str, str, float]]:
+    """The same of every move between device and host."""
+    for rank in ranks:
+        for each in rank["moves"]:
+            if DEVICE in (each["source"], each["target"]):
+                yield "download" if each["source"] == DEVICE else "upload", each["unit"], _seconds(each)
 
 
 def _seconds(row: Row) -> float:

@@ -128,7 +128,7 @@ def _elsewhere(job: Job, progress: Progress) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for tier, ledger in job.tiers.items():
         if tier is not DEVICE:
-            plan = plan_memory(_ran(job, progress), job.geometry, tier=tier)
+            plan = plan_memory(_ran(job, progress), job.geometry, job.tables.train, tier=tier)
             found |= {f"{tier}_peak": ledger.peak_bytes, f"planned_{tier}_peak": plan.device_peak_bytes}
     return found
 
@@ -177,6 +177,6 @@ def _traffic(job: Job, progress: Progress) -> dict[str, Any]:
         "formula_sent_bytes_per_step": _formula_sent(job, progress),
         "planned_by_op": planned,
         "moved_bytes_per_step": progress.moved,
-        "planned_moved_bytes_per_step": moved_by_link(_ran(job, progress), job.geometry),
+        "planned_moved_bytes_per_step": moved_by_link(_ran(job, progress), job.geometry, job.tables.train),
         "steps_off_plan": progress.off_plan,
     }

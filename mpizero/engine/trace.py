@@ -10,19 +10,21 @@ from mpizero.engine.executor import ActionRecord
 from mpizero.engine.gather import gather_data
 from mpizero.engine.job import Job
 from mpizero.engine.simulated import simulated
+from mpizero.memory.links import Moved
 from mpizero.planner import plan_memory
 from mpizero.schedule import Effect, effect_of
 from mpizero.schedule.actions import Agree, Phase
 
 
-def trace(job: Job, step: int, actions: list[ActionRecord], records: list[Record]) -> dict[str, Any]:
+def trace(job: Job, step: int, actions: list[ActionRecord], records: list[Record],
+          moves: list[Moved]) -> dict[str, Any]:
     """The data of trace.json. Collective; the same on every rank. Times in seconds from the start of the step on the
     earliest rank.
 
     actions: of the step, in order. Clocks of hosts are held against rank 0's, now.
     """
     clock = clock_offset(job.world)
-    mine = {"clock_offset_s": clock.seconds, "clock_uncertainty_s": clock.uncertainty, **_rank(job, actions, records)}
+    mine = {"clock_offset_s": clock.seconds, "clock_uncertainty_s": clock.uncertainty, **_rank(job, actions, records, moves)}
     ranks = gather_data(job.world, mine)
     for rank in ranks:
         _shift(rank, -rank["clock_offset_s"])
@@ -34,7 +36,7 @@ def trace(job: Job, step: int, actions: list[ActionRecord], records: list[Record
             "simulated": simulated([record.action for record in actions], ranks, job.geometry)}
 
 
-def _rank(job: Job, actions: list[ActionRecord], records: list[Record]) -> dict[str, Any]:
+def _rank(job: Job, actions: list[ActionRecord], records: list[Record], moves: list[Moved]) -> dict[str, Any]:
     """This rank's part, times by its own clock."""
     plan = plan_memory([record.action for record in actions], job.geometry, job.activations())
     return {
@@ -43,13 +45,15 @@ def _rank(job: Job, actions: list[ActionRecord], records: list[Record]) -> dict[
         "actions": [_action(record, effect_of(record.action, job.geometry), point.live, point.peak_bytes)
                     for record, point in zip(actions, plan.points, strict=True)],
         "collectives": [_collective(record, _group(job, record)) for record in records],
+        "moves": [_move(move) for move in moves],
     }
 
 
 def _action(record: ActionRecord, effect: Effect, planned: dict[str, int], planned_peak: int) -> dict[str, Any]:
     """work: the kind of it, None for an action that does none. computes: whether this rank computes, rather than waits
     for others."""
-    work, computes = effect.work, effect.sends is None and not isinstance(record.action, Agree | Phase)
+    work, waits = effect.work, effect.sends is not None or effect.moves or effect.ends is not None
+    computes = not waits and not isinstance(record.action, Agree | Phase)
     return {"action": record.text, "kind": type(record.action).__name__, "work": work and work.kind,
             "computes": computes, "label": record.label, "phase": record.phase, "begin_s": record.begin_s,
             "end_s": record.end_s, "live": record.live, "peak_bytes": record.peak_bytes, "peak_live": record.peak_live,
@@ -68,6 +72,13 @@ def _collective(record: Record, group: Group) -> dict[str, Any]:
             "sends": sends, "arrivals": arrivals}
 
 
+def _move(move: Moved) -> dict[str, Any]:
+    """A move between tiers."""
+    return {"link": move.link, "source": move.source, "target": move.target, "what": move.what, "unit": move.unit,
+            "bytes": move.nbytes, "begin_s": move.begin_s, "end_s": move.begin_s + move.seconds,
+            "exposed_s": move.exposed}
+
+
 def _group(job: Job, record: Record) -> Group:
     """The group that the record names."""
     return next(group for group in (*job.mesh.groups.values(), job.world) if group.name == record.group)
@@ -75,7 +86,7 @@ def _group(job: Job, record: Record) -> Group:
 
 def _shift(rank: dict[str, Any], seconds: float) -> None:
     """Move all times of a rank."""
-    for row in (*rank["actions"], *rank["collectives"]):
+    for row in (*rank["actions"], *rank["collectives"], *rank["moves"]):
         row["begin_s"] += seconds
         row["end_s"] += seconds
     for collective in rank["collectives"]:

@@ -16,6 +16,7 @@ from mpizero.engine.replicas import check_replicas
 from mpizero.engine.spent import added, seconds_by
 from mpizero.engine.unit import Update
 from mpizero.errors import DataError, DivergenceError
+from mpizero.memory.links import Moved
 from mpizero.optim import clip_coefficient, learning_rate
 
 AGREEMENT_OPS = ("agree", "check", "report")  # a few bytes that no formula counts: listed under their own names
@@ -57,8 +58,8 @@ class Progress:
     at_rest: dict[str, int] = field(default_factory=dict)  # live bytes by kind after the last step
     seconds_by: dict[str, float] = field(default_factory=dict)  # of all steps
     evaluated: tuple[int, float] | None = None  # after how many steps the last time, and the held-out loss
-    # where the job is traced: number, actions and collectives of the last step that updated
-    traced: tuple[int, list[ActionRecord], list[Record]] | None = None
+    # where the job is traced: number, actions, collectives and moves of the last step that updated
+    traced: tuple[int, list[ActionRecord], list[Record], list[Moved]] | None = None
 
 
 def run_steps(job: Job, report: Callable[[StepRecord], None] = lambda record: None, *,
@@ -171,7 +172,8 @@ def _keep_trace(job: Job, progress: Progress, step: int, skipped: bool) -> None:
     """Of a traced job, what the step did, unless it was skipped."""
     if job.traced and job.executor.timeline is not None:
         if not skipped:
-            progress.traced = step, job.executor.timeline, list(job.log.records)
+            moves = [record for link in job.links.values() for record in link.records]
+            progress.traced = step, job.executor.timeline, list(job.log.records), moves
         job.executor.timeline = None
 
 

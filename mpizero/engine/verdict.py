@@ -41,6 +41,9 @@ def _memory(summary: dict[str, Any]) -> Iterator[str]:
         if row["planned_device_peak"] not in (None, row["device_peak"]):
             yield (f"rank {rank} held {row['device_peak']:,} bytes of all kinds at {row['device_peak_action']}, but "
                    f"{row['planned_device_peak']:,} were planned")
+        if row["host_peak"] != row["planned_host_peak"]:
+            yield (f"rank {rank} held {row['host_peak']:,} bytes in the host's memory at their peak, but "
+                   f"{row['planned_host_peak']:,} were planned")
 
 
 def _traffic(summary: dict[str, Any]) -> Iterator[str]:
@@ -50,6 +53,9 @@ def _traffic(summary: dict[str, Any]) -> Iterator[str]:
         if off:
             yield (f"rank {rank} sent {row['by_op'].get(off[0], 0):,} bytes of {off[0]} in its last step, but "
                    f"{row['planned_by_op'][off[0]]:,} were planned")
+        elif row["moved_bytes_per_step"] != row["planned_moved_bytes_per_step"]:
+            yield (f"rank {rank} moved {row['moved_bytes_per_step']} bytes between tiers in its last step, but "
+                   f"{row['planned_moved_bytes_per_step']} were planned")
         elif row["steps_off_plan"]:
             yield (f"rank {rank} sent other bytes than the {row['planned_sent_bytes_per_step']:,} that were planned "
                    f"for a step in {row['steps_off_plan']:,} of its steps")

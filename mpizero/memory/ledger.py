@@ -93,7 +93,7 @@ class Ledger:
     def adopt(self, array: np.ndarray, kind: str) -> np.ndarray:
         """Count an array that was made elsewhere (a batch of data, random words). Views count as the array that owns
         their memory."""
-        owner = _owner(array)
+        owner = owner_of(array)
         if id(owner) not in self._entries:
             self._admit(owner.size, owner.dtype, kind)
             self._count(owner, owner.nbytes, kind)
@@ -102,7 +102,7 @@ class Ledger:
     def rekind(self, array: np.ndarray, kind: str) -> np.ndarray:
         """The same bytes under another name: an unsharded gradient becomes the reduced one without a copy. Of a view
         those of the array that owns its memory; one that is not counted stays so."""
-        entry = self._entries.get(id(_owner(array)))
+        entry = self._entries.get(id(owner_of(array)))
         if entry is None:
             return array
         self.live[entry.kind] -= entry.nbytes
@@ -186,7 +186,7 @@ class Ledger:
                 f"`batch_size`, or a larger `{self.tier}_memory`. Live now:\n{table}")
 
 
-def _owner(array: np.ndarray) -> np.ndarray:
+def owner_of(array: np.ndarray) -> np.ndarray:
     """The array whose memory it is."""
     while isinstance(array.base, np.ndarray):
         array = array.base

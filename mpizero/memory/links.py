@@ -37,6 +37,8 @@ class Moved:
     begin_s: perf_counter."""
 
     link: str
+    source: Tier
+    target: Tier
     what: str
     unit: str
     nbytes: int
@@ -64,17 +66,19 @@ def parse_limits(text: str | None) -> dict[Way, float]:
 
 def make_links(limits: Mapping[Way, float], poll: Callable[[], None]) -> dict[Way, Link]:
     """One for each way: both directions go on at a time."""
-    return {way: Link(f"{above}-{below}", limits.get(way), poll, FILE_THREADS if below is NVME else 1)
+    return {way: Link(f"{above}-{below}", way, limits.get(way), poll, FILE_THREADS if below is NVME else 1)
             for above, below in LINKS.values() for way in ((above, below), (below, above))}
 
 
 @final
 class Link:
-    """One way between two tiers. rate: bytes a second at most; None: as fast as it goes. poll: called now and then by a
-    rank that waits. records: of moves that are over, until somebody clears them."""
+    """One way between two tiers, of the link that `name` names in both directions. rate: bytes a second at most; None:
+    as fast as it goes. poll: called now and then by a rank that waits. records: of moves that are over, until somebody
+    clears them."""
 
-    def __init__(self, name: str, rate: float | None = None, poll: Callable[[], None] = lambda: None, threads: int = 1):
-        self.name, self.rate, self.poll = name, rate, poll
+    def __init__(self, name: str, way: Way, rate: float | None = None, poll: Callable[[], None] = lambda: None,
+                 threads: int = 1):
+        self.name, self.way, self.rate, self.poll = name, way, rate, poll
         self.records: list[Moved] = []
         self._free, self._lock = 0.0, threading.Lock()  # when a link of this rate has done what it was given
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix=name)
@@ -90,6 +94,10 @@ class Link:
     def submit(self, act: Callable[..., Result], *arguments: Any) -> Future[Result]:
         """In a thread of the link, after what it was given before."""
         return self._threads.submit(act, *arguments)
+
+    def note(self, what: str, unit: str, nbytes: int, begin: float, end: float, exposed: float) -> None:
+        """A move that is over."""
+        self.records.append(Moved(self.name, *self.way, what, unit, nbytes, begin, end - begin, exposed))
 
     def passed(self, nbytes: int) -> None:
         """So many bytes have been copied: sleep until the link would have carried them."""
@@ -124,8 +132,7 @@ class Transfer:
             waited_for(self._future, self.link.poll)
             self._future.result()  # raises what the copy raised
         exposed = time.perf_counter() - since
-        self.link.records.append(Moved(self.link.name, self.what, self.unit, self.nbytes, self._first,
-                                       self._last - self._first, exposed))
+        self.link.note(self.what, self.unit, self.nbytes, self._first, self._last, exposed)
 
     def copy(self) -> None:
         """All of it, chunk by chunk."""

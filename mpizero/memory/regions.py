@@ -29,7 +29,7 @@ from mpizero.layout.files import BUFFERS, FILE_BLOCK, PAGE, Space, paged
 from mpizero.memory.files import StateFile
 from mpizero.memory.kinds import WORKSPACE
 from mpizero.memory.ledger import Ledger
-from mpizero.memory.links import Link, Moved, waited_for
+from mpizero.memory.links import Link, waited_for
 
 Array = np.ndarray
 Block = tuple[slice, Array]  # which elements, and their values
@@ -193,9 +193,7 @@ class _Stream:
         """What has moved stands in the records of the links."""
         for tally, link in ((self.up, self.region.storage.up), (self.down, self.region.storage.down)):
             if tally.nbytes:
-                seconds = tally.last - tally.first
-                link.records.append(Moved(link.name, self.region.space.name, self.region.unit, tally.nbytes,
-                                          tally.first, seconds, tally.exposed))
+                link.note(self.region.space.name, self.region.unit, tally.nbytes, tally.first, tally.last, tally.exposed)
 
     def _buffer(self, number: int) -> Array:
         return self.buffers[number % len(self.buffers)]

@@ -5,7 +5,7 @@ A value is held in storages; a storage lives as long as a value that it belongs 
 own storage and, where backward reads them, those of the segment's input and output: so an x that nobody saved dies with
 its last reader, and one that two segments saved is counted once. The loss saves the logits (the last x), a few numbers
 a target, and the targets; its backward turns the logits into their own gradient, in place. A kept input is the input's
-own storage, under another kind for as long as it is kept.
+own storage, under another kind for as long as it is kept; what it is copied to off the device is another storage.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def storage_bytes(storage: Storage, table: ActivationBytes) -> int:
     match storage.name:
         case Name.TARGETS:
             return table.targets
-        case Name.X:
+        case Name.X | Name.SHELVED:
             return table.segments[segment - 1].output if segment else table.inputs
         case Name.DY:
             return table.segments[segment].output

@@ -18,7 +18,7 @@ from mpizero.schedule.actions import (
 from mpizero.schedule.effects import Work
 
 Seconds = float | Sequence[float]
-OF_SEGMENTS = ("forward", "backward", "recompute")  # kinds of work; the others are of units
+OF_SEGMENTS = ("forward", "backward", "recompute", "download_kept", "upload_kept")  # kinds of work; the others are of units
 
 
 @dataclass(frozen=True)
@@ -35,6 +35,10 @@ class Costs:
     optim_step: Seconds = 0.0
     broadcast: Seconds = 0.0
     reduce: Seconds = 0.0
+    download: Seconds = 0.0  # to the host, of this rank's part
+    upload: Seconds = 0.0
+    download_kept: Seconds = 0.0  # of a segment
+    upload_kept: Seconds = 0.0
     recompute: Seconds | None = None
 
     def __post_init__(self) -> None:
@@ -60,6 +64,9 @@ def machine_costs(model: PlannedModel, geometry: Geometry, machine: Machine, tok
         return [machine.wire_seconds(*sent.busiest, route(geometry.mesh, sent.axis, ranks_per_host))
                 for sent in plan_traffic(actions, geometry)]
 
+    def part(unit: int) -> int:
+        return geometry.kept(unit, geometry.placement.optim)
+
     # whole gradients go round the shard group, or among replicas where nothing is sharded
     axis = Axis.SHARD if geometry.shards > 1 else Axis.REPLICATE
     return Costs(forward=[flops * tokens / machine.flops for flops in model.forward_flops],
@@ -68,7 +75,9 @@ def machine_costs(model: PlannedModel, geometry: Geometry, machine: Machine, tok
                  all_reduce=rings([AllReduceGrad(unit, axis) for unit in units]),
                  all_reduce_shard=rings(map(AllReduceShard, units)),
                  optim_step=[update_seconds(unit, geometry, machine) for unit in units],
-                 broadcast=rings(map(Broadcast, units)), reduce=rings(map(ReduceGrad, units)))
+                 broadcast=rings(map(Broadcast, units)), reduce=rings(map(ReduceGrad, units)),
+                 download=[geometry.sum_itemsize * part(unit) / machine.host_bandwidth for unit in units],
+                 upload=[geometry.itemsize * part(unit) / machine.host_bandwidth for unit in units])
 
 
 def update_bytes(geometry: Geometry) -> int:

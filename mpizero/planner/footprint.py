@@ -102,7 +102,7 @@ class MemoryPlan:
 def plan_memory(actions: Iterable[Action], geometry: Geometry, activations: ActivationBytes | None = None,
                 tier: Tier = DEVICE) -> MemoryPlan:
     """Walk `actions` (whole steps, from rest to rest). activations: of a microbatch; None leaves them out. tier: whose
-    bytes; other tiers than the device hold no activations."""
+    bytes."""
     live = dict.fromkeys(MODEL_STATE, 0) | at_rest(geometry, tier)
     rest = sum(live.values())
     plan = MemoryPlan(at_rest=dict(live), peak_by_kind=dict(live), peak_bytes=rest, device_peak_bytes=rest,
@@ -178,9 +178,9 @@ def buffers(geometry: Geometry, tier: Tier) -> int:
     return buffer_bytes(geometry) if tier is HOST else 0
 
 
-def value_bytes(value: Value, geometry: Geometry) -> int:
-    """Of a value of a unit, as a rank holds it."""
-    return _Books(geometry, None).size(value).nbytes
+def value_bytes(value: Value, geometry: Geometry, activations: ActivationBytes | None = None) -> int:
+    """Of a value that moves, as a rank holds it. activations: without, those of kept inputs are left out."""
+    return _Books(geometry, activations).size(value).nbytes
 
 
 def fullest_and_emptiest(geometry: Geometry) -> tuple[Geometry, Geometry]:
@@ -298,6 +298,8 @@ class _Books:
                 return GRAD, geometry.sum_itemsize * geometry.kept(unit, extent)
             case Name.GRAD_FP32:
                 return GRAD_FP32, 4 * update_block_numel(geometry.kept(unit, placement.optim))
+            case Name.SHELVED:
+                return KEPT_INPUT, 0 if self.activations is None else storage_bytes(storage, self.activations)
             case _:
                 assert self.activations is not None
                 return ACTIVATION, storage_bytes(storage, self.activations)

@@ -7,12 +7,13 @@ from collections import Counter
 from collections.abc import Iterable
 
 from mpizero.dtypes import ITEMSIZE
-from mpizero.layout import OWNED, REPLICATED, SHARDED, Geometry, Keep, Placement, Wrapping
+from mpizero.layout import DEVICE, OWNED, REPLICATED, SHARDED, Geometry, Keep, Placement, Wrapping
 
 
 def formula_after_backward(geometry: Geometry) -> int:
     """The closed form of ZeRO sec. 5 (4 psi + 12 psi/N, 2 psi + 14 psi/N, 16 psi/N), of padded psi. Frozen parameters
-    are parameters alone: 2 psi, or 2 psi/N. Of units that have owners, 16 times what this rank owns.
+    are parameters alone: 2 psi, or 2 psi/N. What rests off the device does not count. Of units that have owners, 16
+    times what this rank owns.
 
     With float32 sums it is 4 psi + 12 psi/N, 2 psi + 16 psi/N, 18 psi/N: stage 1 reduces later. Holds for one
     microbatch, or for gradients reduced after each (stage 1 then keeps an accumulated shard beside its
@@ -25,9 +26,12 @@ def formula_after_backward(geometry: Geometry) -> int:
 
     reduced = placement.grads is placement.optim  # stage 1 reduces after backward, which makes whole gradients shards
     grad_itemsize = geometry.sum_itemsize if reduced else geometry.itemsize
-    return (geometry.itemsize * kept(range(len(wrapping.units)), placement.params)
-            + grad_itemsize * kept(wrapping.trained, placement.grads)
-            + geometry.optimizer_bytes * kept(wrapping.trained, placement.optim))
+    params = geometry.itemsize * kept(range(len(wrapping.units)), placement.params)
+    grads = grad_itemsize * kept(wrapping.trained, placement.grads)
+    optim = geometry.optimizer_bytes * kept(wrapping.trained, placement.optim)
+    if placement.tiers.optimizer is not DEVICE:  # and what is reduced in backward has gone there
+        grads, optim = 0 if reduced else grads, 0
+    return (params if placement.tiers.params is DEVICE else 0) + grads + optim
 
 
 def formula_sizes(placement: Placement, volume: int, dtype: str, wire: str, sums: str) -> list[int]:

@@ -32,10 +32,10 @@ def highest(peaks: Iterable[Peak | None]) -> Peak | None:
     return max((peak for peak in known if peak is not None), key=lambda peak: peak.nbytes)
 
 
-def host_peak(actions: Iterable[Action], geometry: Geometry) -> Peak:
+def host_peak(actions: Iterable[Action], geometry: Geometry, activations: ActivationBytes | None) -> Peak:
     """Of the host's memory, of the rank that needs most: nothing but steps takes any beside what rests."""
     actions = list(actions)
-    plans = [plan_memory(actions, geometry.at(place), tier=HOST) for place in geometry.representatives]
+    plans = [plan_memory(actions, geometry.at(place), activations, tier=HOST) for place in geometry.representatives]
     most = max(plans, key=lambda plan: plan.device_peak_bytes)
     return Peak(most.device_peak_bytes, show(most.device_peak_action) if most.device_peak_action else REST)
 

@@ -83,15 +83,16 @@ def plan_tiers(actions: Iterable[Action], geometry: Geometry, activations: Activ
         most = max(most, live[DEVICE])
         plan.peak[DEVICE] = max(plan.peak[DEVICE], most)
         plan.device_points.append(most)
-        plan.moves += [Moving(place, doing.action, way, nbytes) for way, nbytes in moved(doing, geometry) if nbytes]
+        plan.moves += [Moving(place, doing.action, way, nbytes)
+                       for way, nbytes in moved(doing, geometry, activations) if nbytes]
     return plan
 
 
-def moved(doing: Doing, geometry: Geometry) -> Iterator[tuple[Way, int]]:
+def moved(doing: Doing, geometry: Geometry, activations: ActivationBytes | None) -> Iterator[tuple[Way, int]]:
     """What an action moves, by way. Between device and NVMe it goes through the host; what is added to something in
     files reads that first."""
     for value, source, target in doing.effect.carries:
-        nbytes = value_bytes(value, geometry)
+        nbytes = value_bytes(value, geometry, activations)
         adds = value in doing.effect.adds and not any(delta.tier is target for delta in doing.deltas)
         if target is NVME and adds:
             yield (NVME, HOST), nbytes
@@ -100,11 +101,12 @@ def moved(doing: Doing, geometry: Geometry) -> Iterator[tuple[Way, int]]:
             yield way, nbytes
 
 
-def moved_by_link(actions: Iterable[Action], geometry: Geometry) -> dict[str, int]:
+def moved_by_link(actions: Iterable[Action], geometry: Geometry,
+                  activations: ActivationBytes | None = None) -> dict[str, int]:
     """Bytes of a step over each link, both directions together: keys device-host and host-nvme."""
     totals = {f"{DEVICE}-{HOST}": 0, f"{HOST}-{NVME}": 0}
-    for doing in walk(actions, geometry):
-        for way, nbytes in moved(doing, geometry):
+    for doing in walk(actions, geometry, activations):
+        for way, nbytes in moved(doing, geometry, activations):
             totals[link_name(way)] += nbytes
     return totals
 

@@ -19,18 +19,22 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mpizero.errors import ConfigError
-from mpizero.layout import Axis, Geometry
+from mpizero.layout import DEVICE, Axis, Geometry
 from mpizero.planner.costs import Costs
 from mpizero.schedule.actions import Action, Begin, show
 from mpizero.schedule.effects import Change, Effect, Freed, Made, Work, flow, kept_params
 from mpizero.schedule.values import Name, Value
 
-COMPUTE, COMMUNICATION, REPLICAS = "compute", "communication", "replicas"  # streams; replicas: where state is sharded
-NAMES = {COMPUTE: "compute", COMMUNICATION: "comm", REPLICAS: "replica"}  # in charts
-LETTER = {"forward": "F", "recompute": "C", "backward": "B", "all_gather": "A", "reduce_scatter": "R", "all_reduce": "S",
-          "all_reduce_shard": "S", "optim_step": "U", "broadcast": "A", "reduce": "R"}  # by kind of work
-LEGEND = ("F forward, C forward computed again, B backward, A all-gather, R reduce-scatter, S all-reduce, U update; the "
-          "number is the segment's or the unit's")  # a broadcast is an A too, and a reduction to the owner an R
+# streams; replicas: where state is sharded; down, up: of the links between tiers
+COMPUTE, COMMUNICATION, REPLICAS, DOWN, UP = "compute", "communication", "replicas", "down", "up"
+NAMES = {COMPUTE: "compute", COMMUNICATION: "comm", REPLICAS: "replica", DOWN: "down", UP: "up"}  # in charts
+LETTER = {"forward": "F", "recompute": "C", "backward": "B", "all_gather": "A", "reduce_scatter": "R",
+          "all_reduce": "S", "all_reduce_shard": "S", "optim_step": "U", "broadcast": "A", "reduce": "R",
+          "download": "v", "upload": "^",
+          "download_kept": "v", "upload_kept": "^"}  # by kind of work
+# a broadcast is an A too, and a reduction to the owner an R
+LEGEND = ("F forward, C forward computed again, B backward, A all-gather, R reduce-scatter, S all-reduce, U update, v to "
+          "the host, ^ from it; the number is the segment's or the unit's")
 
 
 @dataclass(frozen=True)
@@ -57,7 +61,7 @@ class Timeline:
     def streams(self) -> list[str]:
         """Compute, and those that something is sent on."""
         found = {event.stream for event in self.events}
-        return [COMPUTE, COMMUNICATION] + ([REPLICAS] if REPLICAS in found else [])
+        return [COMPUTE, COMMUNICATION, *(stream for stream in (REPLICAS, DOWN, UP) if stream in found)]
 
     def busy(self, *streams: str) -> float:
         """Seconds of all work on these streams."""
@@ -144,7 +148,7 @@ class _Player:
 
     def _run(self, action: Action, effect: Effect, work: Work) -> float:
         """When it has ended. A collective that is not begun alone has all streams to itself."""
-        stream, alone = self._stream(effect), effect.sends is not None and effect.begins is None
+        stream, alone = self._stream(effect), not effect.computes and effect.begins is None
         self.cpu += self.issue_seconds
         before = max(self.free.values(), default=0.0) if alone else self.free[stream]
         start = max(self.cpu, before, self._after(effect))
@@ -165,6 +169,8 @@ class _Player:
         return until
 
     def _stream(self, effect: Effect) -> str:
+        if effect.moves:
+            return DOWN if effect.carries[0].source is DEVICE else UP
         if effect.sends is None:
             return COMPUTE
         return REPLICAS if effect.sends.axis is Axis.REPLICATE and self.geometry.shards > 1 else COMMUNICATION

@@ -38,8 +38,10 @@ COLLECTIVE = SPAN | {"op": str, "unit": str, "group": str, "bytes_sent": int, "b
                      "exposed_s": NUMBER,
                      "sends": [{"to": int, "bytes": int, "begin_s": NUMBER}],
                      "arrivals": [{"from": int, "bytes": int, "end_s": NUMBER}]}
+MOVE = {"link": str, "source": str, "target": str, "what": str, "unit": str, "bytes": int, "begin_s": NUMBER,
+        "end_s": NUMBER, "exposed_s": NUMBER}
 RANK = {"rank": int, "host": str, "clock_offset_s": NUMBER, "clock_uncertainty_s": NUMBER, "groups": {str: [int]},
-        "actions": [ACTION], "collectives": [COLLECTIVE]}
+        "actions": [ACTION], "collectives": [COLLECTIVE], "moves": [MOVE]}
 PLAYED = {"work": str, "label": str, "stream": str, "begin_s": NUMBER, "end_s": NUMBER}
 TRACE = {"step": int, "stage": str, "model": str, "dtype": str, "world_size": int, "capacity": (int, type(None)),
          "ranks": [RANK],
@@ -209,9 +211,9 @@ def _check_trace(path: Path, trace: dict[str, Any]) -> None:
         raise ConfigError(f"{path}: the ranks must be 0 to {trace['world_size'] - 1} in order (world_size is "
                           f"{trace['world_size']})")
     for rank in trace["ranks"]:
-        for span in (*rank["actions"], *rank["collectives"]):
+        for span in (*rank["actions"], *rank["collectives"], *rank["moves"]):
             if span["end_s"] < span["begin_s"]:
-                what = span.get("action") or span["op"]
+                what = span.get("action") or span.get("op") or f"the move of {span['what']} {span['unit']}"
                 raise ConfigError(f"{path}: rank {rank['rank']}: {what} ends before it begins")
         for row in rank["actions"]:
             if row["work"] not in (None, *SPAN_OF_WORK):

@@ -1,7 +1,7 @@
 """A step in the Trace Event Format of Chrome, which ui.perfetto.dev and chrome://tracing open.
 
-One process a rank, with a compute track, a communication track, memory as counters by kind, and an arrow from each send
-to its arrival.
+One process a rank, with a compute track, a communication track, one for each way between tiers, memory as counters by
+kind, and an arrow from each send to its arrival.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from mpizero.errors import ConfigError
 from mpizero.report.memory import model_states
 from mpizero.report.spans import lanes
 
-COMPUTE, COMMUNICATION = 1, 100  # thread ids; 101 and on where several collectives are under way at once
+# thread ids; 101 and on where several collectives are under way at once; 200 and on a link each way
+COMPUTE, COMMUNICATION, LINKS = 1, 100, 200
 # Microseconds. The viewers count whole nanoseconds and cut off the rest: a slice ends one early, so that none runs into
 # the next, and an arrow ends while its slice is surely open.
 EARLY, INSIDE = 0.001, 0.003
@@ -29,7 +30,7 @@ def perfetto(trace: dict[str, Any]) -> dict[str, Any]:
     messages = list(_messages(trace["ranks"], slices))
     arrows = [arrow for message in messages if (arrow := _arrow(*message))]
     timed = [event for rank in trace["ranks"]
-             for event in (*_compute_slices(rank), *slices[rank["rank"]], *_counters(rank))]
+             for event in (*_compute_slices(rank), *slices[rank["rank"]], *_moves(rank), *_counters(rank))]
     for number, (start, finish) in enumerate(arrows, 1):
         timed += [start | {"id": number}, finish | {"id": number}]
     order = "XCsf"  # at one time: slices first, so that arrows find them open
@@ -49,6 +50,7 @@ def _names(rank: dict[str, Any], collectives: Iterable[Event]) -> Iterator[Event
     tracks = {COMPUTE: "compute", COMMUNICATION: "communication"}
     tracks |= {event["tid"]: f"communication {event['tid'] - COMMUNICATION + 1}"
                for event in collectives if event["tid"] > COMMUNICATION}
+    tracks |= {LINKS + number: f"{source} to {target}" for number, (source, target) in enumerate(_ways(rank))}
     for thread, name in sorted(tracks.items()):
         yield meta("thread_name", thread, name=name)
         yield meta("thread_sort_index", thread, sort_index=thread)
@@ -82,6 +84,18 @@ def _collective_slices(rank: dict[str, Any]) -> list[Event]:
                    phase=each["phase"], group=each["group"], bytes_sent=each["bytes_sent"],
                    bytes_received=each["bytes_received"], messages=each["messages"])
             for each, thread in zip(found, threads, strict=True)]
+
+
+def _ways(rank: dict[str, Any]) -> list[tuple[str, str]]:
+    return sorted({(each["source"], each["target"]) for each in rank["moves"]})
+
+
+def _moves(rank: dict[str, Any]) -> Iterator[Event]:
+    """Between tiers, each way on a track of its own."""
+    ways = _ways(rank)
+    for each in rank["moves"]:
+        yield _slice(rank["rank"], LINKS + ways.index((each["source"], each["target"])),
+                     f"{each['what']} {each['unit']}", "move", each, bytes=each["bytes"])
 
 
 def _counters(rank: dict[str, Any]) -> Iterator[Event]:

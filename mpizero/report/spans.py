@@ -17,9 +17,10 @@ LABEL_POINTS = 7
 AXES_INCHES = WIDTH - 1.0  # width of axes beside the names of their rows
 TRACK_INCHES = 0.32  # height of a row
 # Kinds of work (`schedule.effects.Work`) -> what their bar is called
-SPAN_OF_WORK = {"forward": "forward", "recompute": "recompute", "backward": "backward", "optim_step": "update", 
+SPAN_OF_WORK = {"forward": "forward", "recompute": "recompute", "backward": "backward", "optim_step": "update",
                 "all_gather": "all_gather", "reduce_scatter": "reduce_scatter", "all_reduce": "all_reduce",
-                "all_reduce_shard": "all_reduce", "broadcast": "all_gather", "reduce": "reduce_scatter"}
+                "all_reduce_shard": "all_reduce", "broadcast": "all_gather", "reduce": "reduce_scatter",
+                "download": "move", "upload": "move", "download_kept": "move", "upload_kept": "move"}
 
 
 @dataclass(frozen=True)

@@ -31,8 +31,8 @@ BLUE, VERMILLION, PURPLE, VIOLET = "#0072b2", "#d55e00", "#cc79a7", "#9933ff"
 MEMORY_COLORS = {kinds.PARAM: BLUE, kinds.OPTIM: SKY, kinds.GRAD: VERMILLION, kinds.UNSHARDED_PARAM: ORANGE,
                  kinds.UNSHARDED_GRAD: GREEN, kinds.GRAD_FP32: YELLOW, kinds.KEPT_INPUT: VIOLET, kinds.ACTIVATION: PURPLE,
                  kinds.WORKSPACE: DARK}
-SPAN_COLORS = {"forward": SKY, "recompute": YELLOW, "backward": BLUE, "update": GREEN, "all_gather": ORANGE, "reduce_scatter": VERMILLION,
-               "all_reduce": PURPLE, "agree": DARK, "other": "#d9d9d9"}
+SPAN_COLORS = {"forward": SKY, "recompute": YELLOW, "backward": BLUE, "update": GREEN, "all_gather": ORANGE,
+               "reduce_scatter": VERMILLION, "all_reduce": PURPLE, "move": VIOLET, "agree": DARK, "other": "#d9d9d9"}
 
 SETTINGS: Any = {
     "font.family": "sans-serif", "font.sans-serif": ["DejaVu Sans"], "font.size": 9, "axes.titlesize": 9,

@@ -23,6 +23,8 @@ A *unit* is what is gathered (a FlatParameter), a *segment* what is computed; bo
     OptimStep(unit)            + float32 gradient of one block, meanwhile
     UploadParam(unit)          - new parameters of the host                (this rank's part moves up)
     FetchParam(unit)           + whole parameters, this rank's part there  (its part moves up)
+    DownloadKept(segment, mb)  - a kept input, + off the device            (moves down)
+    UploadKept(segment, mb)    + a kept input, - off the device            (moves up)
     AllGatherParam(unit)                                                   (n-1)/n, all-gather
     BroadcastParam(unit)                                                   the unit, all but the last of a chain
     FreeGrad(unit)             - reduced gradient
@@ -244,7 +246,25 @@ class FetchParam:
     unit: int
 
 
-Move = DownloadGrad | UploadGrad | UploadParam | FetchParam  # between tiers
+@dataclass(frozen=True, slots=True)
+class DownloadKept:
+    """Move a kept input off the device."""
+
+    segment: int
+    mb: int
+
+
+@dataclass(frozen=True, slots=True)
+class UploadKept:
+    """Move it back, since its segment is about to be computed again."""
+
+    segment: int
+    mb: int
+
+
+MoveKept = DownloadKept | UploadKept
+MoveState = DownloadGrad | UploadGrad | UploadParam | FetchParam
+Move = MoveState | MoveKept  # between tiers
 Gather = Unshard | Broadcast  # make whole parameters, which Reshard frees
 Collective = (Gather | ReduceScatterGrad | ReduceGrad | AllReduceGrad | AllReduceShard | AllGatherParam
               | BroadcastParam)

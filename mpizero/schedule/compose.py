@@ -9,6 +9,7 @@ from mpizero.dtypes import reduction
 from mpizero.errors import ConfigError
 from mpizero.layout import (
     ADAM,
+    DEVICE,
     REPLICATED,
     Geometry,
     MeshShape,
@@ -76,7 +77,9 @@ class StepSettings:
         if not self.shards and self.shard_size not in (None, 1):
             raise ConfigError(f"`stage` {self.stage} shards nothing, so `shard_size` {self.shard_size} has no meaning: "
                               "use `stage` 1, 2 or 3, or leave it out")
-        self.placement  # raises
+        if self.placement.tiers.checkpoints is not DEVICE and not self.recompute:
+            raise ConfigError(f"`offload` {self.offload} moves inputs that are kept to compute segments again, but "
+                              "nothing is: add `recompute`, or leave checkpoints out")
 
     @property
     def placement(self) -> Placement:

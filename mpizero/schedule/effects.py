@@ -29,6 +29,7 @@ from mpizero.schedule.actions import (
     BroadcastParam,
     Collective,
     DownloadGrad,
+    DownloadKept,
     End,
     FetchParam,
     Forward,
@@ -37,6 +38,7 @@ from mpizero.schedule.actions import (
     Loss,
     LossBackward,
     Move,
+    MoveKept,
     OptimStep,
     Phase,
     Recompute,
@@ -47,6 +49,7 @@ from mpizero.schedule.actions import (
     UnknownAction,
     Unshard,
     UploadGrad,
+    UploadKept,
     UploadParam,
 )
 from mpizero.schedule.values import Name, Value
@@ -262,6 +265,8 @@ def _collective(action: Collective, geometry: Geometry) -> Effect:
 
 def _move(action: Move, geometry: Geometry) -> Effect:
     """What happens between tiers."""
+    if isinstance(action, MoveKept):
+        return _move_kept(action, geometry)
     tiers, unit = geometry.placement.tiers, action.unit
     reduced, away, kept = v.reduced(unit), v.offloaded(unit), geometry.placement.optim
     match action:
@@ -279,6 +284,21 @@ def _move(action: Move, geometry: Geometry) -> Effect:
             rest = kept_params(unit, geometry)
             return Effect(reads=(rest,), makes=(v.part(unit) if geometry.shards > 1 else v.whole(unit),),
                           carries=(Carry(rest, tiers.params, DEVICE),), work=Work("upload", unit))
+        case _:
+            assert_never(action)
+
+
+def _move_kept(action: MoveKept, geometry: Geometry) -> Effect:
+    """What happens between tiers to the inputs of segments."""
+    there, segment = geometry.placement.tiers.checkpoints, action.segment
+    kept, shelved = v.kept(segment, action.mb), v.shelved(segment, action.mb)
+    match action:
+        case DownloadKept():
+            return Effect(reads=(kept,), makes=(shelved,), frees=(kept,), carries=(Carry(shelved, DEVICE, there),),
+                          work=Work("download_kept", segment))
+        case UploadKept():
+            return Effect(reads=(shelved,), makes=(kept,), frees=(shelved,), carries=(Carry(shelved, there, DEVICE),),
+                          work=Work("upload_kept", segment))
         case _:
             assert_never(action)
 
@@ -330,6 +350,8 @@ def tier_of(value: Value, placement: Placement) -> Tier:
             return placement.tiers.optimizer
         case Name.GRAD_FP32 | Name.NEW:
             return updates_on(placement)
+        case Name.SHELVED:
+            return placement.tiers.checkpoints
         case _:
             return DEVICE
 

@@ -236,7 +236,7 @@ class _Checker:
 
     def _check_recompute(self, effect: Effect) -> None:
         """A segment is computed again once those behind it are through: earlier, nothing would be won."""
-        for kept in (value for value in effect.frees if value.name is Name.KEPT):
+        for kept in (value for value in effect.frees if value.name is Name.KEPT and effect.computes):
             later = sorted(value for value in self.there if value.mb == kept.mb and value.index > kept.index
                            and value.name in (Name.X, Name.SAVED, Name.KEPT))
             _rule(not later, f"it comes too early: {later[:1] and later[0]} is still there")

@@ -5,6 +5,7 @@
     targets[mb]    the batch's                                                       LoadBatch
     saved[s, mb]   what backward of segment s needs; saved[S]: of the loss           Forward(s), Recompute(s), Loss
     kept[s, mb]    input of segment s, kept to compute it again                      Forward(s), Recompute(s - 1)
+    shelved[s, mb] the same off the device                                           DownloadKept
     dy[s, mb]      gradient of the output of segment s                               Backward(s + 1), LossBackward
     whole[u]       parameters of unit u, all of them                                 rests where placed so, else Gather
     part[u]        the same, of which this rank's part alone is there, or new        OptimStep, UploadParam, FetchParam
@@ -33,6 +34,7 @@ class Name(StrEnum):
     TARGETS = "targets"
     SAVED = "saved"
     KEPT = "kept"
+    SHELVED = "shelved"
     DY = "dy"
     WHOLE = "whole"
     PART = "part"
@@ -74,6 +76,10 @@ def saved(segment: int, mb: int) -> Value:
 
 def kept(segment: int, mb: int) -> Value:
     return Value(Name.KEPT, segment, mb)
+
+
+def shelved(segment: int, mb: int) -> Value:
+    return Value(Name.SHELVED, segment, mb)
 
 
 def dy(segment: int, mb: int) -> Value:

@@ -29,8 +29,9 @@ def follows_its_plan(job: Job) -> Progress:
     progress = run_steps(job, steps=1)
     actions = job.lists.step(skipped=progress.skipped > 0)
     plan = plan_memory(actions, job.geometry, activations)
-    elsewhere = {tier: plan_memory(actions, job.geometry, tier=tier) for tier in job.tiers if tier is not DEVICE}
-    planned_moves, seen = moved_by_link(actions, job.geometry), []
+    elsewhere = {tier: plan_memory(actions, job.geometry, activations, tier=tier)
+                 for tier in job.tiers if tier is not DEVICE}
+    planned_moves, seen = moved_by_link(actions, job.geometry, activations), []
     assert [record.action for record in executor.timeline] == actions
     for record, point in zip(executor.timeline, plan.points, strict=True):
         assert {kind: record.live[kind] for kind in point.live} == point.live, point.action

@@ -45,6 +45,20 @@ def test_same_bits_and_as_planned(group, stage, options):
         assert run_as_planned(replace(config, offload=offload), group)[1] == expected
 
 
+@pytest.mark.parametrize("config", [
+    replace(MLP, stage="1", batch_size=4), replace(GPT, layers=4, stage="3", recompute=True, recompute_interval=2)],
+    ids=["mlp", "gpt"])
+@pytest.mark.parametrize("overlap", ["off", "on"])
+def test_kept_inputs_leave_and_come_back(group, config, overlap):
+    """Of the MLP the first one's is its predecessor's output, which stays on the device."""
+    config = replace(config, steps=2, accumulation=2, overlap=overlap)
+    expected = run(config, group)[1]
+    kept = replace(config, recompute=True, offload="checkpoints=cpu")
+    job, found = run_as_planned(kept, group)
+    assert found == expected and job.tiers[HOST].peak["kept_input"] > 0
+    assert job.tiers[HOST].live_bytes == 0
+
+
 @pytest.mark.parametrize("stage", STAGES[1:])
 def test_replicas_sum_what_microbatches_have_left(group, stage):
     if group.size % 2:

@@ -132,7 +132,7 @@ class _Run:
         self.clock = [1e-5 * (r % 3) for r in ranks]
         self.rows: list[dict] = [{"rank": r, "host": f"node{r // 8}", "clock_offset_s": 0.0,
                                   "clock_uncertainty_s": 0.0, "groups": self._groups(r), "actions": [],
-                                  "collectives": []} for r in ranks]
+                                  "collectives": [], "moves": []} for r in ranks]
 
     def play(self) -> list[dict]:
         phase, activations = "start", 0

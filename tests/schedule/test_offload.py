@@ -10,8 +10,8 @@ from mpizero.errors import ConfigError
 from mpizero.layout import DEVICE, HOST, Tiers, offload_text, parse_offload
 from mpizero.schedule import STRATEGIES, StepSettings, show
 from mpizero.schedule.actions import (
-    AllGatherParam, AllReduceShard, Begin, DownloadGrad, End, FetchParam, FreeGrad, Move, OptimStep, UploadGrad,
-    UploadParam,
+    AllGatherParam, AllReduceShard, Backward, Begin, DownloadGrad, DownloadKept, End, FetchParam, Forward, FreeGrad,
+    Move, OptimStep, Recompute, UploadGrad, UploadKept, UploadParam,
 )
 from tests.schedule.changes import before, exchanged, refused, twice, without
 from tests.schedule.models import models
@@ -79,6 +79,29 @@ def test_a_move_at_the_wrong_time(change, stage, words):
     refused(words, change, stage, offload=CPU)
 
 
+def test_a_kept_input_leaves_at_once_and_comes_back_one_backward_ahead():
+    actions = step("2", chain((5, 7, 3, 4)), 1, recompute=True, offload="checkpoints=cpu")[0]
+    wanted = [show(action) for action in actions if isinstance(action, Forward | Backward | Recompute | Move)]
+    assert wanted == [
+        "Forward(0, mb=0)", "Forward(1, mb=0, save=input)", "DownloadKept(1, mb=0)",
+        "Forward(2, mb=0, save=input)", "DownloadKept(2, mb=0)", "Forward(3, mb=0)",
+        "UploadKept(2, mb=0)", "Backward(3, mb=0)", "Recompute(2, mb=0)",
+        "UploadKept(1, mb=0)", "Backward(2, mb=0)", "Recompute(1, mb=0)", "Backward(1, mb=0)", "Backward(0, mb=0)"]
+
+
+@pytest.mark.parametrize("action, words", [
+    (DownloadKept(1, 0), "UploadKept(1, mb=0): it reads shelved[1, mb=0], which is not there"),
+    (UploadKept(1, 0), "Recompute(1, mb=0): it reads kept[1, mb=0], which is not there"),
+])
+def test_a_kept_input_left_behind(action, words):
+    refused(words, without(action), "2", chain((5, 7, 3, 4)), recompute=True, offload="checkpoints=cpu")
+
+
+def test_kept_inputs_move_only_where_some_are_kept():
+    with pytest.raises(ConfigError, match="add `recompute`, or leave checkpoints out"):
+        StepSettings("2", offload="checkpoints=cpu")
+
+
 @pytest.mark.parametrize("overlap", [False, True])
 def test_moves_of_one_way_come_one_after_the_other(overlap):
     under_way = None
@@ -120,7 +143,7 @@ def test_offload_is_read(text, tiers):
 @pytest.mark.parametrize("text, words", [
     ("cpu", "cannot be read at 'cpu'"), ("optimizer=gpu", "cannot be read at 'optimizer=gpu'"),
     ("optimizer=cpu,optimizer=cpu", "each once"), ("params=cpu", "give optimizer= the same place"),
-    ("weights=cpu", "params, optimizer"),
+    ("weights=cpu", "params, optimizer, checkpoints"),
 ])
 def test_offload_that_means_nothing(text, words):
     with pytest.raises(ConfigError, match=words):

@@ -11,17 +11,24 @@ from mpizero.schedule.actions import (
     AllGatherParam,
     AllReduceGrad,
     AllReduceShard,
+    Backward,
     Broadcast,
     BroadcastParam,
     DownloadGrad,
+    DownloadKept,
     FetchParam,
+    Forward,
     FreeGrad,
+    LossBackward,
     OptimStep,
     Phase,
+    Recompute,
     ReduceGrad,
     ReduceScatterGrad,
+    Save,
     Unshard,
     UploadGrad,
+    UploadKept,
     UploadParam,
 )
 
@@ -34,11 +41,14 @@ def offloaded(actions: Iterable[Action], tiers: Tiers) -> list[Action]:
 
     What a reduction leaves goes to the optimizer's states at once, and is added there to what is there of earlier
     microbatches. Across replicas the sum of all of them is made on the device, for which it comes back. What an update
-    gives comes up right after it; parameters that rest elsewhere come up whenever they are gathered.
+    gives comes up right after it; parameters that rest elsewhere come up whenever they are gathered. A kept input leaves as
+    soon as its segment is computed, and comes back one backward ahead.
     """
     actions = list(actions)
     if tiers.optimizer is not DEVICE:
         actions = list(_updates_away(actions, params=tiers.params is DEVICE))
+    if tiers.checkpoints is not DEVICE:
+        actions = _shelved(actions)
     if tiers.params is not DEVICE:
         actions = [each for action in actions for each in _fetched(action)]
     return actions
@@ -62,6 +72,22 @@ def _updates_away(actions: list[Action], params: bool) -> Iterator[Action]:
             yield UploadParam(action.unit)
         elif isinstance(action, FreeGrad):
             away.discard(action.unit)
+
+
+def _shelved(actions: list[Action]) -> list[Action]:
+    """With kept inputs that leave the device meanwhile."""
+    out: list[Action] = []
+    away: set[tuple[int, int]] = set()
+    for action in actions:
+        if isinstance(action, Recompute) and (action.segment, action.mb) in away:
+            ahead = next(i for i in reversed(range(len(out))) if isinstance(out[i], Backward | LossBackward))
+            out.insert(ahead, UploadKept(action.segment, action.mb))
+            away.discard((action.segment, action.mb))
+        out.append(action)
+        if isinstance(action, Forward) and action.save is Save.INPUT:
+            out.append(DownloadKept(action.segment, action.mb))
+            away.add((action.segment, action.mb))
+    return out
 
 
 def _fetched(action: Action) -> tuple[Action, ...]:

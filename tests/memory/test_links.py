@@ -1,0 +1,105 @@
+"""Links between tiers: what is copied, in which order, how fast at most, and what the log says."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+import pytest
+
+from mpizero.errors import ConfigError
+from mpizero.layout import DEVICE, HOST, NVME
+from mpizero.layout.links import CHUNK, chunk_numel
+from mpizero.memory.links import Link, make_links, parse_limits
+
+DOWN = (DEVICE, HOST)
+SIZES = [0, 1, CHUNK // 4 - 1, CHUNK // 4, CHUNK // 4 + 1, 5 * CHUNK // 8]
+
+
+@pytest.mark.parametrize("numel", SIZES)
+@pytest.mark.parametrize("begun", [False, True])
+def test_everything_arrives(numel, begun):
+    link, source, target = Link("device-host", DOWN), np.arange(numel, dtype=np.float32), np.full(numel, -1, np.float32)
+    transfer = link.move(source, target, "grad", "h.0")
+    if begun:
+        transfer.begin()
+    transfer.finish()
+    np.testing.assert_array_equal(target, source)
+    (moved,) = link.records
+    assert (moved.link, moved.source, moved.target) == ("device-host", DEVICE, HOST)
+    assert (moved.what, moved.unit, moved.nbytes) == ("grad", "h.0", 4 * numel)
+    assert moved.seconds >= 0 and moved.exposed >= 0
+
+
+def test_another_way_to_put_it_there():
+    link, total = Link("device-host", DOWN), np.ones(CHUNK, np.float32)
+    link.move(np.full(CHUNK, 2, np.float32), total, "grad", put=lambda a, b: np.add(a, b, out=a)).finish()
+    assert (total == 3).all()
+
+
+def test_moves_that_were_begun_keep_their_order():
+    """The second reads what the first writes."""
+    link = Link("device-host", DOWN, rate=400e6)
+    first, second, third = (np.full(CHUNK // 4, value, np.float32) for value in (1, 2, 3))
+    moves = [link.move(first, second, "a"), link.move(second, third, "b")]
+    for move in moves:
+        move.begin()
+    for move in reversed(moves):
+        move.finish()
+    assert (third == 1).all()
+    assert [moved.what for moved in link.records] == ["b", "a"]
+
+
+@pytest.mark.parametrize("begun", [False, True])
+def test_a_slow_link_is_slow(begun):
+    """The sleeps alone take so long; a fast one takes next to nothing."""
+    link, source = Link("device-host", DOWN, rate=100e6), np.zeros(8 * CHUNK, np.uint8)
+    transfer = link.move(source, np.empty_like(source), "grad")
+    begin = time.perf_counter()
+    if begun:
+        transfer.begin()
+    transfer.finish()
+    least = 7 * CHUNK / 100e6  # one chunk goes on credit
+    assert time.perf_counter() - begin >= least
+    assert link.records[0].seconds >= least
+
+
+def test_a_rank_that_waits_looks_after_something_else():
+    looks = []
+    link = Link("device-host", DOWN, rate=100e6, poll=lambda: looks.append(1))
+    transfer = link.move(np.zeros(4 * CHUNK, np.uint8), np.empty(4 * CHUNK, np.uint8), "grad")
+    transfer.begin()
+    transfer.finish()
+    assert looks
+
+
+def test_what_goes_wrong_in_the_thread_is_raised_where_it_is_waited_for():
+    def put(target, source):
+        raise OSError("the disk is gone")
+
+    transfer = Link("device-host", DOWN).move(np.zeros(3), np.zeros(3), "grad", put=put)
+    transfer.begin()
+    with pytest.raises(OSError, match="the disk is gone"):
+        transfer.finish()
+
+
+def test_both_ways_of_a_link_have_one_name_and_one_limit():
+    links = make_links(parse_limits("host=3GB/s"), lambda: None)
+    assert {way: (link.name, link.rate) for way, link in links.items()} == {
+        (DEVICE, HOST): ("device-host", 3e9), (HOST, DEVICE): ("device-host", 3e9),
+        (HOST, NVME): ("host-nvme", None), (NVME, HOST): ("host-nvme", None)}
+
+
+@pytest.mark.parametrize("text, words", [
+    ("3GB/s", "cannot be read at '3GB/s'"), ("pcie=3GB/s", "links are host, nvme"),
+    ("host=3GB/s,host=1GB/s", "each once"),
+    ("host=fast", "no.* bandwidth"), ("host=3", "bits or bytes"),
+])
+def test_limits_that_mean_nothing(text, words):
+    with pytest.raises(ConfigError, match=words):
+        parse_limits(text)
+
+
+def test_chunks():
+    assert chunk_numel(0, 4) == 0 and chunk_numel(7, 4) == 7
+    assert chunk_numel(10**9, 4) == CHUNK // 4 and chunk_numel(10**9, 2) == CHUNK // 2
