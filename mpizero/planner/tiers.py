@@ -62,7 +62,7 @@ class Moving:
 
 @dataclass
 class TierPlan:
-    """Bytes of a rank by tier. device_points: the most on the device during each action."""
+    """Bytes of a rank by tier. at_rest: of states; peak: of all. device_points: the most on the device during each action."""
 
     at_rest: dict[str, int]
     peak: dict[str, int]
@@ -72,8 +72,9 @@ class TierPlan:
 
 def plan_tiers(actions: Iterable[Action], geometry: Geometry, activations: ActivationBytes | None = None) -> TierPlan:
     """Walk a whole step, from rest to rest. The device's bytes are those of `plan_memory`, workspace included."""
-    live = {str(tier): sum(at_rest(geometry, tier).values()) + buffers(geometry, tier) for tier in TIERS}
-    plan = TierPlan(dict(live), dict(live))
+    states = {str(tier): sum(at_rest(geometry, tier).values()) for tier in TIERS}
+    live = {str(tier): states[tier] + buffers(geometry, tier) for tier in TIERS}
+    plan = TierPlan(states, dict(live))
     for place, doing in enumerate(walk(actions, geometry, activations)):
         most = live[DEVICE] + (0 if doing.inside is None else gradients_made(doing.deltas) + doing.inside)
         for _, change, tier in doing.deltas:
