@@ -36,7 +36,7 @@ class Mismatch:
 def compare_replicas(world: Group, units: Sequence[Unit]) -> list[Mismatch]:
     """Checksums of everything kept, compared between all ranks that keep the same elements. Collective; the same list
     on every rank."""
-    kept = [(unit, name, keep) for unit in units for name, keep in unit.kept()]
+    kept = [(unit, name, keep) for unit in units for name, _, keep in unit.kept()]
     mine = [float(_checksum(unit, name)) for unit, name, _ in kept]
     table = all_gather_values(world, np.array(mine), op="check", phase="check")
     found = []

@@ -177,11 +177,11 @@ class Unit:
         start = part.start + piece * replicas.rank
         return slice(min(start, self.layout.numel), min(start + piece, self.layout.numel))
 
-    def kept(self) -> Iterator[tuple[str, Keep]]:
-        """(name, how it is kept) of everything that rests between steps."""
-        yield "param", self.placement.params
-        for name in self.states:
-            yield name, self.placement.optim
+    def kept(self) -> Iterator[tuple[str, Kept, Keep]]:
+        """(name, room, how it is kept) of everything that rests between steps."""
+        yield "param", self.param, self.placement.params
+        for name, room in self.states.items():
+            yield name, room, self.placement.optim
 
     # -- parameters ---------------------------------------------------------------------------------------------------
 
