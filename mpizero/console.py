@@ -57,7 +57,7 @@ def header(job: Job) -> str:
                      "give each host a multiple of --shard-size ranks")
     lines += [f"note: {note}" for note in _without_effect(settings)]
     if settings.step.recompute and not any(isinstance(action, Recompute) for action in job.lists.accumulate):
-        lines.append("note: --recompute has no effect, since no segment that trains lies between the first and the last")
+        lines.append("note: --recompute has no effect: no segment that trains lies between the first and the last")
     return "\n".join(map(wrapped, lines))
 
 

@@ -39,6 +39,26 @@ def test_memory_of_gpt2_medium(plan):
     assert activations["after_forward"] <= activations["peak"] and f"{activations['peak']:,}" in out
 
 
+@pytest.mark.parametrize("dtype, size", [("float16", 2), ("float32", 4)])
+def test_memory_with_recompute(plan, dtype, size):
+    """The inputs that blocks keep are the formula's, in the size of the parameters' numbers; mpizero's own are planned
+    from the list."""
+    asked = f"memory --gpt 4,64,4,500 --context 32 --ranks 4 --stage 3 --batch-size 8 --dtype {dtype}"
+    plain, out = plan(asked)
+    assert plain["activations"]["kept_inputs"] == 0 and "recompute keeps" not in out
+    for interval in (1, 2):
+        found, out = plan(f"{asked} --recompute --recompute-interval {interval}")
+        again, kept = found["activations"], size * 8 * 32 * 64 * 4 // interval
+        assert again["kept_inputs"] == again["recompute_formula"] == kept and f"{kept:,}" in out
+        # of a block it leaves its input, which was counted before, and of `interval` blocks even that of one alone
+        saved = 8 * 32 * (9 * 64 * size + (4 + 4) * 4)
+        inputs = 4 - 4 // interval
+        less = 4 * saved + inputs * 8 * 32 * 64 * size
+        assert again["after_forward"] == plain["activations"]["after_forward"] - less
+        assert (found["peak"] == plain["peak"]) == (interval == 1)  # two whole units together
+        assert ("recompute interval 2" in out) == (interval == 2) and "recompute" in out
+
+
 def test_memory_of_the_mlp_is_what_a_run_counts(plan):
     found, out = plan("memory --model mlp --ranks 4 --stage 3 --actions")
     assert (found["after_backward"], found["peak"], found["peak_action"]) == (130_624, 161_632, "Backward(1, mb=0)")
@@ -167,6 +187,17 @@ def test_timeline(plan, flags, finish):
     unlimited, out = plan(f"{LECTURE} {flags} --limit 0")
     assert unlimited["finish"] == finish and unlimited["peak_gathered"] == 7  # 4 forward, 3 backward
     assert "counted from the issue of a gather: 7 of 4 units, so some are there twice" in " ".join(out.split())
+
+
+def test_a_timeline_with_recompute(plan):
+    """Two of four segments compute a forward more."""
+    plain, again = (plan(f"timeline --units 4 --no-overlap{flags}")[0] for flags in ("", " --recompute"))
+    assert again["compute"] == plain["compute"] + 2 * 2 and again["finish"] == plain["finish"] + 2 * 2
+    found, out = plan("timeline --units 6 --recompute --recompute-interval 2 --limit 0")
+    assert [event["action"] for event in found["events"] if event["action"].startswith("Recompute")] == [
+        f"Recompute({segment}, mb=0{onward})"
+        for segment, onward in ((3, ", onward=True"), (4, ""), (1, ", onward=True"), (2, ""))]
+    assert "C3CC" in out and "C computed again" in out and "recompute of 2 segments at a time" in out
 
 
 def test_a_timeline_of_whoever_computes_is_synchronous(plan):

@@ -198,6 +198,8 @@ def test_no_steps_at_all(launch, tmp_path):
     ({"stage": "1", "backward_prefetch": 1}, "--backward-prefetch has no effect, since stage 1 keeps whole parameters"),
     ({"stage": "2", "keep_last_unit": True, "limit_all_gathers": 2}, "--keep-last-unit and --limit-all-gathers have "),
     ({"stage": "3", "no_sync": True}, "--no-sync has no effect with one microbatch a step"),
+    ({"freeze": ("layers.[0-3].*",), "recompute": True}, "--recompute has no effect: no segment that trains lies"),
+    ({"stage": "1", "recompute": True, "recompute_interval": 3}, ""),
     ({"stage": "3", "backward_prefetch": 1, "no_sync": True, "accumulation": 2}, "")])
 def test_flags_that_change_nothing_are_told(config, words, world):
     """Wherever a run starts, once for all of them."""

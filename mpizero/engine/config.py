@@ -126,10 +126,10 @@ class TrainConfig:
                                             type=int, metavar="K")
     overlap: str = _option("auto", "collectives go on while a rank computes: on, off, or where ranks are on several "
                            "hosts (auto)", choices=["auto", "on", "off"])
-    recompute: bool = _option(False, "keep the inputs of segments alone, and compute the rest again in backward: memory "
-                              "for a third more computing", action="store_true")
-    recompute_interval: int = _option(1, "keep the input of every K-th segment: fewer inputs, but at stage 3 K units are "
-                                      "gathered at once (1)", type=int, metavar="K")
+    recompute: bool = _option(False, "keep the inputs of segments alone, and compute the rest again in backward: a "
+                              "third more computing for less memory", action="store_true")
+    recompute_interval: int = _option(1, "with it, the input of every K-th segment alone; stage 3 then gathers K units "
+                                      "at once in backward (1)", type=int, metavar="K")
     dtype: str = _option("float16", "of parameters, activations and gradients",
                          type=full_name, choices=DTYPES)
     reduce_dtype: str | None = _option(None, "what gradients are sent as to be summed over ranks (as dtype)",

@@ -24,7 +24,8 @@ def trace(job: Job, step: int, actions: list[ActionRecord], records: list[Record
     actions: of the step, in order. Clocks of hosts are held against rank 0's, now.
     """
     clock = clock_offset(job.world)
-    mine = {"clock_offset_s": clock.seconds, "clock_uncertainty_s": clock.uncertainty, **_rank(job, actions, records, moves)}
+    mine = {"clock_offset_s": clock.seconds, "clock_uncertainty_s": clock.uncertainty,
+            **_rank(job, actions, records, moves)}
     ranks = gather_data(job.world, mine)
     for rank in ranks:
         _shift(rank, -rank["clock_offset_s"])
@@ -36,7 +37,8 @@ def trace(job: Job, step: int, actions: list[ActionRecord], records: list[Record
             "simulated": simulated([record.action for record in actions], ranks, job.geometry)}
 
 
-def _rank(job: Job, actions: list[ActionRecord], records: list[Record], moves: list[Moved]) -> dict[str, Any]:
+def _rank(job: Job, actions: list[ActionRecord], records: list[Record],
+          moves: list[Moved]) -> dict[str, Any]:
     """This rank's part, times by its own clock."""
     plan = plan_memory([record.action for record in actions], job.geometry, job.activations())
     return {

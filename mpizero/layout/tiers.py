@@ -24,8 +24,8 @@ WORDS = {"none": DEVICE, "cpu": HOST, "nvme": NVME}
 @dataclass(frozen=True)
 class Tiers:
     """params: of what a rank keeps of the parameters. optimizer: of the optimizer's states; the reduced gradient goes
-    there, and the update runs there, or on the host for states in files. checkpoints: of inputs that are kept to compute
-    segments again."""
+    there, and the update runs there, or on the host for states in files. checkpoints: of inputs that are kept to
+    compute segments again."""
 
     params: Tier = DEVICE
     optimizer: Tier = DEVICE

@@ -24,7 +24,8 @@ class Segment(ABC):
 
     @abstractmethod
     def forward(self, params: Mapping[str, Array], x: Array, mem: Allocator) -> tuple[Array, Context]:
-        """x -> y, and what backward needs. Afterwards only y and the context's arrays live."""
+        """x -> y, and what backward needs. Afterwards only y and the context's arrays live. The same again for the same
+        x, which stays as it is: recompute calls it twice."""
 
     @abstractmethod
     def backward(self, params: Mapping[str, Array], context: Context, dy: Array, grads: Gradients,

@@ -2,15 +2,17 @@
 to choose. Every shard size that divides the ranks is tried, but for 1, which shards nothing, as stage 0 does.
 
 Bytes of states are exact plans of a step that gathers and reduces beside computing, as its seconds assume (offload: of
-actions that no run executes yet). Activations are those of a program that is named: PyTorch's are an estimate. What
-operators hold while they work is in neither; a margin is kept free for it. Seconds are an estimate: in each phase of a
-step the busiest resource counts, computing, links or memories; so they compare rows rather than foretell a run.
+actions that no run executes yet). Activations are those of a program that is named. With mpizero's own, bytes are all
+that `mpizero.train` needs on a device, exact, and no margin is kept free. PyTorch's are an estimate without what
+operators hold while they work; a margin is kept free for it. Seconds are an estimate: in each phase of a step the
+busiest resource counts, computing, links or memories; so they compare rows rather than foretell a run.
 """
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from mpizero.cli import FLAGS
@@ -25,6 +27,7 @@ from mpizero.plan.options import (
     model_of, optimizer_of, spelled_text, wrapped,
 )
 from mpizero.plan.rates import RATES, add_machine, facts, gpu_of, machine_of, rates_text
+from mpizero.planner.candidate import AHEAD, SETTINGS
 from mpizero.planner.fit import Row, rows
 from mpizero.planner.model import PROGRAMS, PlannedModel
 from mpizero.planner.question import Question
@@ -37,8 +40,8 @@ HELP = "does it fit, and which stage, offload and shard size to choose"
 EXAMPLE = "fit --gpt 40,5120,40,32000 --context 4096 --ranks 64 --gpu h100"
 MARGIN = 0.05
 MARGIN_FOR = "the device's context, buffers of communication, operators at work and fragmentation"
-_RECOMPUTE = ("--recompute takes its time here, and saves no bytes: of activations only what --activations says is known, "
-              "if anything, and that counts as it is")
+_RECOMPUTE = ("--recompute takes its time here, and saves no bytes: of activations at most what --activations says is "
+              "known, and that counts as it is")
 MEMORIES = {"device_memory": "device", "host_memory": "host", "nvme": "NVMe"}
 
 
@@ -60,8 +63,9 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     for name in ("recompute", "recompute-interval"):
         parser.add_argument(f"--{name}", default=FLAGS[name].default, **FLAGS[name].metadata)
     parser.add_argument("--fused-loss", action="store_true", help="its gradient takes the place of the logits")
-    parser.add_argument("--margin", type=argument_type(parse_margin), default=MARGIN, metavar="SHARE",
-                        help=f"of a device's memory to keep free ({MARGIN:.0%}), for {MARGIN_FOR}".replace("%", "%%"))
+    parser.add_argument("--margin", type=argument_type(parse_margin), metavar="SHARE",
+                        help=f"of a device's memory to keep free ({MARGIN:.0%}; 0 with mpizero's activations), for "
+                        f"{MARGIN_FOR}".replace("%", "%%"))
     parser.add_argument("--dtype", type=full_name, choices=DTYPES, default="float16",
                         help="of parameters, gradients (float16)")
     parser.add_argument("--reduce-dtype", type=full_name, choices=DTYPES,
@@ -85,6 +89,7 @@ def answer(options: Options) -> dict[str, Any]:
     result: dict[str, Any] = {
         "model": question.model.name, "psi": question.model.spec.psi, "frozen_psi": question.model.spec.frozen_psi,
         **{name: getattr(question, name) for name in repeated}, "activations_of": _program(question),
+        "exact": question.ours and not question.recompute, "train_flags": _train_flags(question),
         "terms": _terms(question), "attention_flops": question.model.gpt is not None,
         "optimizer": question.optimizer.name,
         "optimizer_bytes": optimizer_bytes(question.optimizer, question.dtype),
@@ -107,9 +112,11 @@ def _question(options: Options) -> Question:
     _check_program(options, model)
     batch, tokens = batch_of(options, model)
     same = ("ranks", "ranks_per_host", "host_memory", "nvme", "accumulation", "dtype", "reduce_dtype", "shard_size",
-            "recompute", "recompute_interval", "activations", "program", "fused_loss", "margin")
-    return Question(model, device_memory=memory, machine=machine_of(options), batch_size=batch, tokens=tokens,
-                    optimizer=optimizer_of(options), **{name: options[name] for name in same})
+            "recompute", "recompute_interval", "activations", "program", "fused_loss")
+    question = Question(model, device_memory=memory, machine=machine_of(options), batch_size=batch, tokens=tokens,
+                        optimizer=optimizer_of(options), **{name: options[name] for name in same})
+    usual = 0.0 if question.ours else MARGIN  # of ours everything is planned
+    return replace(question, margin=usual if options["margin"] is None else options["margin"])
 
 
 def _check_program(options: Options, model: PlannedModel) -> None:
@@ -121,7 +128,13 @@ def _check_program(options: Options, model: PlannedModel) -> None:
 
 def _program(question: Question) -> str | None:
     """Whose activations the rows have; None: told, or unknown."""
-    return None if question.table is None else question.program or question.model.programs[0]
+    return None if question.table is None else question.whose
+
+
+def _train_flags(question: Question) -> str | None:
+    """With which, and those of a row, `mpizero.train` needs a row's bytes; None of another program."""
+    overlap = "--overlap on" if SETTINGS["overlap"] else "--overlap off"
+    return f"{overlap} --backward-prefetch {AHEAD} --forward-prefetch {AHEAD}" if question.ours else None
 
 
 def _terms(question: Question) -> dict[str, int] | None:
@@ -161,8 +174,8 @@ def show(answer: dict[str, Any]) -> str:
              _wrapped(f"{counted(answer['ranks'], 'rank')}, {answer['ranks_per_host']:,} a host; {_precision(answer)}, "
                       f"{k_text(answer)}; {answer['tokens']:,} tokens x {answer['accumulation']} a rank and step; "
                       f"{memory}; {margin}"),
-             *([_wrapped(_activations(answer))] if answer["activations_of"] else [_wrapped(_RECOMPUTE)] if answer["recompute"]
-               else []),
+             *([_wrapped(_activations(answer))] if answer["activations_of"] else
+               [_wrapped(_RECOMPUTE)] if answer["recompute"] else []),
              _show_rows(answer["rows"]), _wrapped(_legend(answer)), _wrapped(_machine(answer)),
              _wrapped(f"{'Recommended' if answer['recommended'] else 'No recommendation'}: {answer['reason']}.")]
     for stage, entry in answer.get("compare", {}).items():
@@ -178,8 +191,8 @@ def _activations(answer: Mapping[str, Any]) -> str:
         return f"{text}."
     blocks, loss = counted(terms["blocks"], "block"), "a fused loss" if answer["fused_loss"] else "loss"
     each = "each" if interval == 1 else f"every {interval} together"
-    kept = (f"{blocks} keep an input of {in_units(terms['input_of_a_block'])} {each}, and as many are computed again at a "
-            "time, of " if answer["recompute"] else f"{blocks} of ")
+    kept = (f"{blocks} keep an input of {in_units(terms['input_of_a_block'])} {each}, and as many are computed again "
+            "at a time, of " if answer["recompute"] else f"{blocks} of ")
     return f"{text}: {kept}{in_units(terms['block'])}; last norm, logits and {loss} {in_units(terms['end'])}."
 
 
@@ -207,6 +220,9 @@ def _legend(answer: Mapping[str, Any]) -> str:
     sizes = list(dict.fromkeys(row["activations"] for row in answer["rows"]))
     kept = ("states, gathered one unit ahead; + ?: activations, unknown for this model" if sizes == [None] else
             f"states, gathered one unit ahead, and activations ({', '.join(map(in_units, sizes))} of the latter)")
+    if answer["train_flags"]:
+        kept = (f"all that mpizero.train needs there with {answer['train_flags']}, activations of "
+                f"{', '.join(map(in_units, sizes))} included{', exact' if answer['exact'] else ', but for recompute'}")
     tried = max(len(row["seconds_by_size"]) for row in answer["rows"])
     return (f"F: ranks that share one copy of the states, the best of {counted(tried, 'size')}. Device: the most on a "
             f"rank's, of {kept}. Host, NVMe: peaks of a rank; the ranks of a host share its "

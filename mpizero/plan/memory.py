@@ -1,4 +1,6 @@
-"""Bytes of a rank by kind: at rest, after backward and at the peak of a step, from the actions that a run executes."""
+"""Bytes of a rank by kind: at rest, after backward and at the peak of a step, from the actions that a run executes.
+With a batch size also the most on the device of all kinds together: of mpizero's own program exactly what a run
+needs."""
 
 from __future__ import annotations
 
@@ -19,6 +21,7 @@ from mpizero.plan.options import (
 from mpizero.plan.rates import add_gpu, gpu_of
 from mpizero.planner import MemoryPlan, formula_after_backward, fullest_and_emptiest, plan_memory
 from mpizero.planner.model import OURS, PROGRAMS, PlannedModel
+from mpizero.planner.need import actions_peak, digest_peak
 from mpizero.quantities import in_units
 from mpizero.schedule import Setup
 from mpizero.schedule import show as show_action
@@ -106,7 +109,12 @@ def _activations(model: PlannedModel, step: Setup, batch: int) -> dict[str, Any]
             for program, plan in plans.items()}
     peaks, ours, context = {program: max(each) for program, each in live.items()}, plans[OURS].points, model.context
     turn = next(i for i, point in enumerate(ours) if point.action == Phase("backward"))
-    found: dict[str, Any] = {"batch_size": batch, "context": context, "after_forward": live[OURS][turn],
+    device = {program: max(sum(point.live.values()) for point in plan.points) for program, plan in plans.items()}
+    places = [step.geometry.at(shard_rank) for shard_rank in step.geometry.representatives]
+    device[OURS] = max(peak.nbytes for place in places for peak in (
+        digest_peak(place), actions_peak(step.lists.step(), place, tables[OURS])) if peak)
+    found: dict[str, Any] = {"batch_size": batch, "context": context, "device_peak": device[OURS],
+                             "device_peak_of": device, "after_forward": live[OURS][turn],
                              "kept_inputs": max(point.live[KEPT_INPUT] for point in ours),
                              "peak": peaks[OURS], "peak_of": peaks}
     if model.gpt is not None:
@@ -165,6 +173,8 @@ def _show_activations(found: dict[str, Any] | None) -> str:
     if "formula" in found:
         rows += [["12 hd batch seq layers elements (ZeRO)", found["formula"]],
                  ["with recompute, bsz seq hd nl / ci elements (ZeRO-Infinity)", found["recompute_formula"]]]
+    rows += [[f"device, all kinds: {PROGRAMS[program]}", found["device_peak_of"][program]]
+             for program in reversed(found["device_peak_of"])]
     samples, tokens = counted(found["batch_size"], "sample"), counted(found["context"], "token")
     return table([f"activations, {samples} of {tokens}", "bytes"], rows)
 

@@ -2,11 +2,13 @@
 
 [Note: Lists are shared] Which actions a step has depends on which axes of the mesh are divided, not on how far, nor on
 how large units are; and where an axis is not divided, on a mesh with no collective along it. So the list of a stage is
-made and validated once, and weighed on every mesh.
+made and validated once, and weighed on every mesh. Nor do activations depend on the mesh, or states change within a
+computation but for gradients that it makes: so the two are planned apart, and added action by action.
 
 [Note: Bytes are of the schedule that is timed] Seconds assume that gathers and reductions go on beside computing. So
-bytes are of lists that gather one segment ahead, and a gradient that is being reduced is held until the next backward
-is done.
+bytes are of lists that gather one segment ahead and overlap (`SETTINGS`): where activations are this project's own,
+those of a run with the same settings, all kinds together and to the byte. Of another program's they leave out what our
+rings and operators take.
 """
 
 from __future__ import annotations
@@ -14,23 +16,36 @@ from __future__ import annotations
 import functools
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 from mpizero.layout import (
-    ADAM, REPLICATED, ActivationBytes, Axis, Geometry, MeshShape, ModelSpec, OptimizerSpec, Wrapping, wrap,
+    ADAM, DEVICE, ActivationBytes, Axis, Geometry, MeshShape, ModelSpec, OptimizerSpec, Wrapping, wrap,
 )
 from mpizero.memory.kinds import ACTIVATIONS
 from mpizero.planner.footprint import plan_memory
+from mpizero.planner.need import digest_peak
 from mpizero.planner.question import Question
 from mpizero.planner.seconds import Estimate, Load, estimate, loads, sends_of
 from mpizero.planner.tiers import TIERS, Offload, TierPlan, plan_tiers
 from mpizero.planner.traffic import Sent
 from mpizero.schedule import Action, Setup, StepSettings, set_up
-from mpizero.schedule.actions import Backward, Phase, ReduceScatterGrad
-from mpizero.schedule.passes import offloaded, without_lone_collectives
+from mpizero.schedule.passes import offloaded, overlapped, without_lone_collectives
 
-AHEAD = 1  # segments gathered before they are needed; see [Note: Bytes are of the schedule that is timed]
+AHEAD = 1  # segments gathered before they are needed
+# of every list here, beside stage, shard size and accumulation
+SETTINGS: dict[str, Any] = {"overlap": True, "backward_prefetch": AHEAD, "forward_prefetch": AHEAD}
+
+
+class List(NamedTuple):
+    """What tells one list of actions from another. interval: of recompute; None: without. offload: a setting."""
+
+    spec: ModelSpec
+    stage: str
+    accumulation: int
+    interval: int | None
+    offload: str | None
 
 
 @dataclass(frozen=True)
@@ -50,20 +65,21 @@ class Candidate:
 
     @property
     def _step(self) -> tuple[list[Action], list[Load]]:
+        return _step(self._list, self.geometry.mesh.divided)
+
+    @property
+    def _list(self) -> List:
         question = self.question
-        return _step(question.model.spec, self.stage, question.accumulation, question.interval,
-                     self.geometry.mesh.divided, self.offload.setting)
+        return List(question.model.spec, self.stage, question.accumulation, question.interval, self.offload.setting)
 
     @functools.cached_property
     def tiers(self) -> TierPlan:
-        return plan_tiers(self._step[0], self.geometry)
+        return plan_tiers(self._step[0], self.geometry, self.question.table if self.question.ours else None)
 
     @property
     def sends(self) -> list[list[Sent]]:
-        """Of each phase; whatever the offload."""
-        question = self.question
-        return _sends(question.model.spec, self.stage, question.accumulation, question.interval, self.geometry.mesh,
-                      question.dtype, question.reduce_dtype)
+        """Of each phase."""
+        return _sends(self._list, self.geometry.mesh, self.question.dtype, self.question.reduce_dtype)
 
     @functools.cached_property
     def moved(self) -> list[dict[str, float]]:
@@ -84,21 +100,21 @@ class Candidate:
 
     @functools.cached_property
     def activations(self) -> tuple[int | None, int]:
-        """Bytes of activations, None if unknown, and the most on the device of states and activations together."""
-        question, kept, table = self.question, self.question.activations, self.question.table
-        held = in_flight(self._step[0], self.geometry)
-        states = [most + more for most, more in zip(self.tiers.device_points, held, strict=True)]
+        """Bytes of activations, None if unknown, and the most on the device of all that is planned."""
+        kept, table, states = self.question.activations, self.question.table, self.tiers.device_points
         if table is None:
             return kept, max(states) + (kept or 0)
-        live = _activations(question.model.spec, self.stage, question.accumulation, question.interval,
-                            self.geometry.mesh.divided, table, self.offload.setting)
-        return max(live), max(most + during for most, during in zip(states, live, strict=True))
+        live = _activations(self._list, self.geometry.mesh.divided, table)
+        if self.question.ours:
+            return max(live), max(self.tiers.full_peak[DEVICE], digest_peak(self.geometry).nbytes)
+        return max(live), max(most + more for most, more in zip(states, live, strict=True))
 
     @functools.cached_property
     def verdict(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """Tiers that are too small; and what is not known: tiers that are needed, and "activations"."""
         kept, device = self.activations
-        needs, capacity = {**self.tiers.peak, "device": device}, self.question.capacity
+        peaks = self.tiers.full_peak if self.question.ours else self.tiers.peak
+        needs, capacity = {**peaks, "device": device}, self.question.capacity
         lacks = tuple(tier for tier in TIERS if (limit := capacity[tier]) is not None and needs[tier] > limit)
         unknown = tuple(tier for tier in TIERS if needs[tier] and capacity[tier] is None)
         return lacks, unknown + (("activations",) if kept is None else ())
@@ -116,58 +132,44 @@ def _geometry(spec: ModelSpec, stage: str, mesh: MeshShape, dtype: str, reduce_d
 
 
 @functools.lru_cache(maxsize=256)
-def _sends(spec: ModelSpec, stage: str, accumulation: int, interval: int | None, mesh: MeshShape, dtype: str,
-           reduce_dtype: str | None) -> list[list[Sent]]:
-    geometry = _geometry(spec, stage, mesh, dtype, reduce_dtype)
-    return [sends_of(load, geometry) for load in _step(spec, stage, accumulation, interval, mesh.divided)[1]]
+def _sends(which: List, mesh: MeshShape, dtype: str, reduce_dtype: str | None) -> list[list[Sent]]:
+    geometry = _geometry(which.spec, which.stage, mesh, dtype, reduce_dtype, offload=which.offload)
+    return [sends_of(load, geometry) for load in _step(which, mesh.divided)[1]]
 
 
 @functools.lru_cache(maxsize=64)
-def _step(spec: ModelSpec, stage: str, accumulation: int, interval: int | None, divided: frozenset[Axis],
-          offload: str | None = None) -> tuple[list[Action], list[Load]]:
+def _step(which: List, divided: frozenset[Axis]) -> tuple[list[Action], list[Load]]:
     """The actions of a step, and its phases. See [Note: Lists are shared]."""
-    setup, mesh = _divided(spec, stage, accumulation, interval), _smallest(divided)
-    placement = StepSettings(stage, offload=offload).placement
-    actions = offloaded(without_lone_collectives(setup.lists.step(), mesh), placement.tiers)
-    actions = without_lone_collectives(actions, mesh)
-    return actions, loads(actions, replace(setup.geometry, mesh=mesh, placement=placement))
+    lists, geometry = _divided(which).lists, _smallest(which, divided)
+
+    def passed(actions: Sequence[Action]) -> list[Action]:
+        actions = offloaded(without_lone_collectives(actions, geometry.mesh), geometry.placement.tiers)
+        return overlapped(without_lone_collectives(actions, geometry.mesh), geometry)
+
+    actions = [*passed(lists.accumulate), *passed(lists.update), *lists.zero_grad]
+    return actions, loads(actions, geometry)
 
 
 @functools.lru_cache(maxsize=64)
-def _activations(spec: ModelSpec, stage: str, accumulation: int, interval: int | None, divided: frozenset[Axis],
-                 table: ActivationBytes, offload: str | None) -> Sequence[int]:
-    """The most bytes of activations during each action. See [Note: Lists are shared]."""
-    actions, _ = _step(spec, stage, accumulation, interval, divided, offload)
-    geometry = replace(_divided(spec, stage, accumulation, interval).geometry, mesh=_smallest(divided),
-                       placement=StepSettings(stage, offload=offload).placement)
-    live = [sum(point.live[kind] for kind in ACTIVATIONS) for point in plan_memory(actions, geometry, table).points]
-    return [max(after, before) for after, before in zip(live, [0, *live[:-1]], strict=True)]
-
-
-def in_flight(actions: Iterable[Action], geometry: Geometry) -> list[int]:
-    """Bytes of whole gradients that live longer than the list says, at each action: those that are reduced while the
-    next backward computes, which is what `planner.seconds` assumes."""
-    found: list[int] = []
-    held, backward = 0, False
-    for action in actions:
-        if isinstance(action, Phase):
-            held, backward = 0, action.name == "backward"
-        found.append(held)
-        if isinstance(action, Backward):
-            held = 0
-        elif backward and isinstance(action, ReduceScatterGrad):
-            held += geometry.itemsize * geometry.kept(action.unit, REPLICATED)
-    return found
+def _activations(which: List, divided: frozenset[Axis], table: ActivationBytes) -> Sequence[int]:
+    """The most bytes of activations during each action, as they are before and after it. See [Note: Lists are
+    shared]."""
+    plan = plan_memory(_step(which, divided)[0], _smallest(which, divided), table)
+    live = [sum(point.live[kind] for kind in ACTIVATIONS) for point in plan.points]
+    return [max(pair) for pair in zip([0, *live[:-1]], live, strict=True)]
 
 
 @functools.lru_cache(maxsize=64)
-def _divided(spec: ModelSpec, stage: str, accumulation: int, interval: int | None) -> Setup:
-    """A mesh of which every axis is divided that the stage can divide: its list has all collectives. interval: of
-    recompute; None: without."""
-    shards = 2 if StepSettings(stage).shards else None
-    return set_up(spec, 4, StepSettings(stage, shards, accumulation, backward_prefetch=AHEAD, forward_prefetch=AHEAD,
-                                        recompute=interval is not None, recompute_interval=interval or 1))
+def _divided(which: List) -> Setup:
+    """A mesh of which every axis is divided that the stage can divide: its list has all collectives. `_step` leaves out
+    those of other meshes, and then adds moves and overlap."""
+    shards = 2 if StepSettings(which.stage).shards else None
+    return set_up(which.spec, 4, StepSettings(
+        which.stage, shards, which.accumulation, recompute=which.interval is not None,
+        recompute_interval=which.interval or 1, **SETTINGS | {"overlap": False}))
 
 
-def _smallest(divided: frozenset[Axis]) -> MeshShape:
-    return MeshShape(*(2 if axis in divided else 1 for axis in Axis))
+def _smallest(which: List, divided: frozenset[Axis]) -> Geometry:
+    """On the smallest mesh whose `divided` axes are."""
+    return replace(_divided(which).geometry, mesh=MeshShape(*(2 if axis in divided else 1 for axis in Axis)),
+                   placement=StepSettings(which.stage, offload=which.offload).placement)

@@ -18,7 +18,8 @@ from mpizero.schedule.actions import (
 from mpizero.schedule.effects import Work
 
 Seconds = float | Sequence[float]
-OF_SEGMENTS = ("forward", "backward", "recompute", "download_kept", "upload_kept")  # kinds of work; the others are of units
+# kinds of work; the others are of units
+OF_SEGMENTS = ("forward", "backward", "recompute", "download_kept", "upload_kept")
 
 
 @dataclass(frozen=True)

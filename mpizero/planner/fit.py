@@ -75,12 +75,14 @@ def preferred(found: Sequence[Row], ranks: int) -> Row:
 
 
 def best_size(question: Question, stage: str, offload: Offload) -> Row:
-    """The preferred one of the shard sizes that fit. If none does, the largest, which needs least of every tier."""
+    """The preferred one of the shard sizes that fit. If none does, the one that needs least: the largest, but for what
+    rings of our own take, which of two ranks is less than of more."""
     candidates = [Candidate(question, stage, offload, size) for size in question.sizes(stage)]
     largest = candidates[-1]
     times = {candidate.size: candidate.estimate(largest) for candidate in candidates}
-    if largest.verdict[0]:
-        return _row(largest, times)
+    tried = candidates[::-1] if question.ours else [largest]
+    if all(candidate.verdict[0] for candidate in tried):
+        return _row(min(tried, key=lambda candidate: candidate.activations[1]), times)
     found: list[Row] = []
     for candidate in sorted(candidates, key=lambda candidate: times[candidate.size].seconds):
         if found and times[candidate.size].seconds > CLOSE * found[0].seconds:

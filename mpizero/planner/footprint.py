@@ -27,7 +27,7 @@ from mpizero.memory.kinds import (
 from mpizero.planner.activations import Storage, storage_bytes, storages
 from mpizero.planner.workspace import tape_of, workspace
 from mpizero.schedule.actions import Action, Backward, Forward, Loss, LossBackward, Phase, Recompute
-from mpizero.schedule.effects import Became, Change, Effect, Freed, Made, flow, resting, tier_of
+from mpizero.schedule.effects import Became, Carry, Change, Effect, Freed, Made, Send, flow, resting, tier_of
 from mpizero.schedule.values import Name, Value
 
 Computation = Forward | Recompute | Loss | LossBackward | Backward
@@ -67,12 +67,13 @@ class Doing(NamedTuple):
 @dataclass(frozen=True)
 class Point:
     """A tier after one action, by kind; activations only where the plan knows them. peak_bytes: of model states, during
-    it. device_bytes: of all kinds, during it."""
+    it. device_bytes: of all kinds, during it. inside: as of `Doing`."""
 
     action: Action
     live: dict[str, int]
     peak_bytes: int
     device_bytes: int
+    inside: int | None
 
 
 @dataclass
@@ -137,7 +138,7 @@ def _play(doing: Doing, live: dict[str, int], peak_by_kind: dict[str, int]) -> P
             peak_by_kind[kind] = max(peak_by_kind[kind], live[kind])
         if doing.inside is None:
             device = max(device, everything)
-    return Point(doing.action, dict(live), most_states, max(device, everything))
+    return Point(doing.action, dict(live), most_states, max(device, everything), doing.inside)
 
 
 def gradients_made(deltas: Iterable[Delta]) -> int:
@@ -196,7 +197,8 @@ class _Books:
 
     def __init__(self, geometry: Geometry, activations: ActivationBytes | None):
         self.geometry, self.activations = geometry, activations
-        self.under_way: dict[Effect, tuple[int, Tier]] = {}  # what was begun, with its workspace
+        # what was begun, by what it sends and carries, with its workspace
+        self.under_way: dict[tuple[Send | None, tuple[Carry, ...]], tuple[int, Tier]] = {}
         self.written: set[str] = set()
         self.frozen = {param.name for unit in geometry.wrapping.units if unit.frozen for param in unit.params}
         self.held: dict[Storage, Delta] = {value: self.size(value) for value in resting(geometry)}
@@ -205,11 +207,11 @@ class _Books:
     def room(self, effect: Effect) -> Room:
         """What an action takes beside its values. To be asked before these are noted."""
         if effect.ends is not None:
-            return Room(0, *self.under_way.pop(effect.ends))
+            return Room(0, *self.under_way.pop((effect.ends.sends, effect.ends.carries)))
         target = effect.sums and effect.sums.target
         taken, tier = workspace(effect, self.geometry, accumulate=target in self.held)
         if effect.begins is not None:
-            self.under_way[effect.begins] = taken, tier
+            self.under_way[effect.begins.sends, effect.begins.carries] = taken, tier
             return Room(taken, 0, tier)
         return Room(taken, taken, tier)
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from mpizero.layout import ADAM, ActivationBytes, MeshShape, OptimizerSpec
 from mpizero.machine import Machine
-from mpizero.planner.model import PlannedModel
+from mpizero.planner.model import OURS, PlannedModel
 from mpizero.schedule import StepSettings
 
 
@@ -42,8 +42,17 @@ class Question:
         """What a microbatch leaves where all is saved. None: told as `activations`, or not known."""
         if self.activations is not None or not self.model.programs:
             return None
-        return self.model.activations(self.program or self.model.programs[0], self.batch_size, self.dtype,
-                                      self.fused_loss)
+        return self.model.activations(self.whose, self.batch_size, self.dtype, self.fused_loss)
+
+    @property
+    def whose(self) -> str:
+        """The program that activations are of, where the model has shapes."""
+        return self.program or self.model.programs[0]
+
+    @property
+    def ours(self) -> bool:
+        """Whether activations are this project's own, of which all bytes are known."""
+        return self.table is not None and self.whose == OURS
 
     @property
     def interval(self) -> int | None:

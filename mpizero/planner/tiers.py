@@ -4,7 +4,7 @@
 A gradient shard is reduced on the device and then moves down, so it lies on both until the move is over. A parameter
 shard moves up straight into its place in the gathered unit. NVMe is reached through the host, in a few buffers. Updates
 of states off the device run on the host (ZeRO-Offload, arXiv:2101.06840, sec. 3; ZeRO-Infinity, arXiv:2104.07857, sec.
-5).
+5), and so do norms of gradients that are there.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 from mpizero.layout import DEVICE, HOST, NVME, ActivationBytes, Geometry, Tier, Tiers, offload_text
+from mpizero.memory.kinds import MODEL_STATE
 from mpizero.planner.footprint import Doing, at_rest, buffers, gradients_made, value_bytes, walk
 from mpizero.schedule.actions import Action
 
@@ -62,28 +63,39 @@ class Moving:
 
 @dataclass
 class TierPlan:
-    """Bytes of a rank by tier. at_rest: of states; peak: of all. device_points: the most on the device during each action."""
+    """Bytes of a rank by tier. at_rest, peak, device_points (the most on the device during each action): of model
+    states alone. full_peak, full_points: of everything that is known, workspace included."""
 
     at_rest: dict[str, int]
     peak: dict[str, int]
+    full_peak: dict[str, int]
     device_points: list[int] = field(default_factory=list)
+    full_points: list[int] = field(default_factory=list)
     moves: list[Moving] = field(default_factory=list)
 
 
 def plan_tiers(actions: Iterable[Action], geometry: Geometry, activations: ActivationBytes | None = None) -> TierPlan:
-    """Walk a whole step, from rest to rest. The device's bytes are those of `plan_memory`, workspace included."""
+    """Walk a whole step, from rest to rest. activations: of a microbatch; None leaves them out. The device's bytes are
+    those of `plan_memory`."""
     states = {str(tier): sum(at_rest(geometry, tier).values()) for tier in TIERS}
-    live = {str(tier): states[tier] + buffers(geometry, tier) for tier in TIERS}
-    plan = TierPlan(states, dict(live))
+    every = {tier: nbytes + buffers(geometry, Tier(tier)) for tier, nbytes in states.items()}
+    plan = TierPlan(dict(states), dict(states), dict(every))
     for place, doing in enumerate(walk(actions, geometry, activations)):
-        most = live[DEVICE] + (0 if doing.inside is None else gradients_made(doing.deltas) + doing.inside)
-        for _, change, tier in doing.deltas:
-            live[tier] += change
-            plan.peak[tier] = max(plan.peak[tier], live[tier])
-            most = most if doing.inside is not None else max(most, live[DEVICE])
-        most = max(most, live[DEVICE])
-        plan.peak[DEVICE] = max(plan.peak[DEVICE], most)
+        most, full = states[DEVICE], every[DEVICE]
+        known = doing.inside is not None
+        if doing.inside is not None:
+            full += gradients_made(doing.deltas) + doing.inside
+        for kind, change, tier in doing.deltas:
+            every[tier] += change
+            if tier is not DEVICE:
+                plan.full_peak[tier] = max(plan.full_peak[tier], every[tier])
+            if kind in MODEL_STATE:
+                states[tier] += change
+                plan.peak[tier] = max(plan.peak[tier], states[tier])
+            most, full = max(most, states[DEVICE]), full if known else max(full, every[DEVICE])
         plan.device_points.append(most)
+        plan.full_points.append(max(full, every[DEVICE]))
+        plan.full_peak[DEVICE] = max(plan.full_peak[DEVICE], plan.full_points[-1])
         plan.moves += [Moving(place, doing.action, way, nbytes)
                        for way, nbytes in moved(doing, geometry, activations) if nbytes]
     return plan

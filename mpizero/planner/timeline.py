@@ -33,8 +33,8 @@ LETTER = {"forward": "F", "recompute": "C", "backward": "B", "all_gather": "A", 
           "download": "v", "upload": "^",
           "download_kept": "v", "upload_kept": "^"}  # by kind of work
 # a broadcast is an A too, and a reduction to the owner an R
-LEGEND = ("F forward, C forward computed again, B backward, A all-gather, R reduce-scatter, S all-reduce, U update, v to "
-          "the host, ^ from it; the number is the segment's or the unit's")
+LEGEND = ("F forward, C computed again, B backward, A all-gather, R reduce-scatter, S all-reduce, U update, v to the "
+          "host, ^ from it; the number is the segment's or the unit's")
 
 
 @dataclass(frozen=True)

@@ -53,7 +53,8 @@ def model_states(live: dict[str, int]) -> int:
 
 def also_planned(actions: Actions) -> list[str]:
     """Kinds that the plan covers beside the model states: activations, if it knows them."""
-    return sorted({kind for row in actions for kind, nbytes in row["planned_live"].items() if nbytes} - set(MODEL_STATE))
+    found = {kind for row in actions for kind, nbytes in row["planned_live"].items() if nbytes}
+    return sorted(found - set(MODEL_STATE))
 
 
 def equals_plan(row: dict[str, Any]) -> bool:

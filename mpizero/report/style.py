@@ -29,8 +29,8 @@ BLUE, VERMILLION, PURPLE, VIOLET = "#0072b2", "#d55e00", "#cc79a7", "#9933ff"
 
 # Neighbours in a stack, whose order is that of `kinds.KINDS`, differ in lightness too.
 MEMORY_COLORS = {kinds.PARAM: BLUE, kinds.OPTIM: SKY, kinds.GRAD: VERMILLION, kinds.UNSHARDED_PARAM: ORANGE,
-                 kinds.UNSHARDED_GRAD: GREEN, kinds.GRAD_FP32: YELLOW, kinds.KEPT_INPUT: VIOLET, kinds.ACTIVATION: PURPLE,
-                 kinds.WORKSPACE: DARK}
+                 kinds.UNSHARDED_GRAD: GREEN, kinds.GRAD_FP32: YELLOW, kinds.KEPT_INPUT: VIOLET,
+                 kinds.ACTIVATION: PURPLE, kinds.WORKSPACE: DARK}
 SPAN_COLORS = {"forward": SKY, "recompute": YELLOW, "backward": BLUE, "update": GREEN, "all_gather": ORANGE,
                "reduce_scatter": VERMILLION, "all_reduce": PURPLE, "move": VIOLET, "agree": DARK, "other": "#d9d9d9"}
 

@@ -120,8 +120,8 @@ def traffic_table(summary: dict[str, Any], hosts: Sequence[str] = ()) -> Table:
 
 def time_table(trace: dict[str, Any]) -> Table:
     """Where the traced step's time went, rank by rank."""
-    computed = [name for name in COMPUTED
-                if name != "recompute" or any(span_of(row) == name for rank in trace["ranks"] for row in rank["actions"])]
+    seen = {span_of(row) for rank in trace["ranks"] for row in rank["actions"]}
+    computed = [name for name in COMPUTED if name != "recompute" or name in seen]
     columns = {"rank": "rank", "host": "host", **{name: name for name in computed},
                "collectives": "collectives", "rest": "rest", "step": "whole step"}
     rows = []

@@ -61,7 +61,8 @@ def test_what_would_change_the_result_is_refused(group, tmp_path, config, change
     ({}, ""), ({"lr": 0.001}, "; lr 0.01 -> 0.001"), ({"steps": 9, "warmup": 2}, "; steps 4 -> 9; warmup 0 -> 2"),
     ({"clip": 1.0}, "; clip not given -> 1.0"),
     ({"batch_size": 5, "accumulation": 2}, "; batch-size 3 -> 5; accumulation 1 -> 2; samples a step 3 -> 10"),
-    ({"stage": "3", "no_sync": True, "keep_last_unit": True, "device_memory": "1GiB", "check_replicas": 3}, "")])
+    ({"stage": "3", "no_sync": True, "keep_last_unit": True, "device_memory": "1GiB", "check_replicas": 3,
+      "recompute": True, "recompute_interval": 2}, "")])
 def test_what_may_change_is_told(group, tmp_path, change, said):
     job = prepare(MLP, group)
     run_steps(job, steps=1)

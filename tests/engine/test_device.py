@@ -1,4 +1,4 @@
-"""The ledger against tracemalloc, which knows nothing of it; and a device that is too small."""
+"""The ledger against tracemalloc, which knows nothing of it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ import pytest
 from mpizero.engine.job import prepare
 from mpizero.engine.summary import summarise
 from mpizero.engine.trainer import run_steps
-from mpizero.errors import OutOfDeviceMemory
 from tests.engine.runs import GPT, MLP
 
 pytestmark = pytest.mark.usefixtures("few_held_out")
@@ -71,16 +70,6 @@ def test_summing_up_is_counted(group):
     counted = job.ledger.peak_bytes - at_rest
     assert counted >= 4 * 300 * 300
     assert -1000 <= peak - counted <= SMALL["mlp"] + python
-
-
-def test_a_device_that_is_just_large_enough(group):
-    config = replace(MLP, stage="3")
-    job = prepare(config, group)
-    run_steps(job)
-    needed = job.ledger.peak_bytes
-    run_steps(prepare(replace(config, device_memory=f"{needed}B"), group))
-    with pytest.raises(OutOfDeviceMemory, match="bytes asked for|bytes of"):
-        run_steps(prepare(replace(config, device_memory=f"{needed - 1}B"), group))
 
 
 def test_peaks_are_of_the_steps_not_of_setting_up(group):

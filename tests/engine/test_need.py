@@ -10,11 +10,14 @@ from mpizero.checkpoint.run import begin_checkpoints
 from mpizero.checkpoint.save import save
 from mpizero.engine.fill import drawing_bytes, initialise
 from mpizero.engine.job import prepare
+from mpizero.engine.need import run_need, tables
+from mpizero.engine.resolve import resolve
 from mpizero.engine.summary import summarise
+from mpizero.engine.task import built_in_task
 from mpizero.engine.trainer import run_steps
 from mpizero.errors import OutOfDeviceMemory
 from mpizero.nn.init import Constant
-from mpizero.schedule import STRATEGIES
+from mpizero.schedule import STRATEGIES, set_up
 from tests.engine.plans import follows_its_plan
 from tests.engine.runs import GPT, MLP
 
@@ -76,6 +79,43 @@ def test_whatever_is_set(group, name):
     fits_exactly(VARIED[name], group)
 
 
+def need_of(config, ranks):
+    """Without ranks: what `prepare` would refuse to run below."""
+    settings = resolve(config, ranks=ranks)
+    task = built_in_task(settings, epochs=False)
+    made = set_up(task.model.spec, ranks, settings.step, dtype=settings.dtype, optimizer=settings.optim.spec)
+    return run_need(made.lists, made.geometry, task, settings, tables(task, settings, ranks)).nbytes
+
+
+@pytest.mark.parametrize("size, context, batch", [("1,32,2,256", 20, 4), ("4,128,4,256", 128, 16)])
+def test_a_fit_says_what_train_needs_with_its_flags(plan, size, context, batch):
+    """The second once fitted into 28 MB by its plan, and its run did not."""
+    asked = f"fit --gpt {size} --context {context} --ranks 4 --batch-size {batch} --activations-of mpizero"
+    found, out = plan(f"{asked} --device-memory 28MB")
+    assert found["train_flags"] == "--overlap on --backward-prefetch 1 --forward-prefetch 1" and found["exact"]
+    assert found["train_flags"] in " ".join(out.split()) and "no margin is kept free" in " ".join(out.split())
+    layers, width, heads, _ = map(int, size.split(","))
+    for row in (row for row in found["rows"] if row["offload"] == "none"):
+        config = replace(GPT, layers=layers, d_model=width, heads=heads, context=context, batch_size=batch,
+                         dtype="float16", stage=row["stage"], shard_size=row["shard_size"], overlap="on",
+                         backward_prefetch=1, forward_prefetch=1)
+        assert row["device_bytes"] == need_of(config, 4)
+        assert row["fits"] == (row["device_bytes"] <= 28_000_000)
+    best, shards = min((row["device_bytes"], row["shard_size"]) for row in found["rows"]
+                       if (row["stage"], row["offload"]) == ("3", "none"))
+    for memory, fits in ((best, True), (best - 1, False)):
+        rows = plan(f"{asked} --device-memory {memory}B --shard-size {shards}")[0]["rows"]
+        assert next(row for row in rows if (row["stage"], row["offload"]) == ("3", "none"))["fits"] is fits
+
+
+def test_plan_memory_tells_it_too(plan):
+    for stage in STRATEGIES:
+        found, out = plan(f"memory --gpt 2,32,2,256 --context 20 --ranks 4 --stage {stage} --batch-size 4")
+        config = replace(GPT, d_model=32, context=20, batch_size=4, dtype="float16", stage=stage)
+        assert found["activations"]["device_peak"] == need_of(config, 4)
+        assert "device, all kinds: mpizero's own, exact" in out
+
+
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
 @pytest.mark.parametrize("stage", list(STRATEGIES))
 def test_every_action_of_a_gpt_is_planned(group, stage, dtype):
@@ -88,10 +128,11 @@ def test_every_action_of_a_gpt_is_planned(group, stage, dtype):
         follows_its_plan(job)
 
 
-def test_a_whole_state_is_digested(group):
-    """Where a unit is large beside activations, its digest takes more than a step of stage 2."""
-    need = fits_exactly(replace(MLP, hidden=700, steps=1, batch_size=1), group)
-    assert need.during == "digest" or group.size < 4
+@pytest.mark.parametrize("stage, during", [("2", "digest"), ("0", None)])
+def test_a_whole_state_is_digested(group, stage, during):
+    """Without steps it is the most, where ranks keep parts."""
+    need = fits_exactly(replace(MLP, hidden=200, dtype="float32", batch_size=1, steps=0, stage=stage), group)
+    assert (need.during == during) == (during is not None)
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32"])

@@ -14,7 +14,7 @@ from mpizero.engine.job import prepare
 from mpizero.engine.spent import PARTS, added, seconds_by
 from mpizero.engine.summary import summarise
 from mpizero.engine.trainer import evaluate_loss, run_steps
-from mpizero.schedule.actions import Agree, Backward, Forward, OptimStep
+from mpizero.schedule.actions import Agree, Backward, Forward, OptimStep, Recompute
 
 MLP = TrainConfig(steps=6, hidden=16, batch_size=4)
 
@@ -24,7 +24,7 @@ def record(seconds: float, waited: float) -> Record:
 
 
 def test_parts_by_hand():
-    spent = {Forward: 1.0, Backward: 2.0, OptimStep: 0.5, Agree: 0.75}
+    spent = {Forward: 0.75, Recompute: 0.25, Backward: 2.0, OptimStep: 0.5, Agree: 0.75}
     parts = seconds_by(spent, [record(0.5, 0.125), record(0.25, 0.25)], 6.0)
     assert parts == {"compute": 3.0, "update": 0.5, "communication": 0.375, "waiting": 0.375, "rest": 1.75}
     assert added(added({}, parts), parts) == {part: 2 * seconds for part, seconds in parts.items()}

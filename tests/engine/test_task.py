@@ -101,6 +101,17 @@ def test_a_traced_run_of_a_loss_that_no_plan_knows(group):
     assert all(ACTIVATION not in action["planned_live"] for rank in found["ranks"] for action in rank["actions"])
 
 
+def test_a_device_with_no_plan_is_full_when_it_is(group):
+    """Nobody knows before."""
+    task = Task(mlp(hidden=10), Vectors(0), SquaredError())
+    first = prepare(replace(MLP, stage="0"), group, task=task)
+    room = first.ledger.peak_bytes  # of initial values too
+    job = prepare(replace(MLP, device_memory=f"{room}B", stage="0"), group, task=task)
+    assert first.need is job.need is None
+    with pytest.raises(OutOfDeviceMemory, match="out of device memory at .*: .* bytes of"):
+        run_steps(job)
+
+
 def wrong_model(draw=None, backward=None):
     """The MLP with another way to draw its values, or another backward of its second segment."""
     model = mlp(hidden=10)

@@ -49,6 +49,11 @@ def test_the_sentence_names_rank_kind_count_and_plan(group):
         row[f"planned_{moment}"] += 2
         assert f"rank {rank} held {row[moment]:,} bytes of all model states {words}" in verdict(summary)
         row[f"planned_{moment}"] -= 2
+    assert row["planned_device_peak"] == row["device_peak"] and verdict(summary) == ""
+    row["planned_device_peak"] += 4
+    assert f"rank {rank} held {row['device_peak']:,} bytes of all kinds at {row['device_peak_action']}, but" in (
+        verdict(summary))
+    row["planned_device_peak"] = None  # not known
     assert verdict(summary) == ""
     traffic = summary["traffic"][-1]
     traffic["steps_off_plan"] = 1

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from mpizero.errors import OutOfDeviceMemory
-from mpizero.memory.kinds import ACTIVATION, GRAD, PARAM, UNSHARDED_GRAD, WORKSPACE
+from mpizero.memory.kinds import ACTIVATION, GRAD, KEPT_INPUT, PARAM, UNSHARDED_GRAD, WORKSPACE
 from mpizero.memory.ledger import Ledger
 
 
@@ -100,6 +100,10 @@ def test_a_view_is_the_array_that_owns_its_memory():
     ledger = Ledger()
     batch = np.arange(12, dtype=np.int64).reshape(3, 4)
     row = ledger.adopt(batch[1], ACTIVATION)
+    assert ledger.rekind(row, KEPT_INPUT) is row and ledger.live[KEPT_INPUT] == ledger.peak[KEPT_INPUT] == 96
+    assert ledger.rekind(batch, ACTIVATION) is batch and ledger.live[KEPT_INPUT] == 0
+    stranger = np.zeros(3)
+    assert ledger.rekind(stranger, KEPT_INPUT) is stranger and ledger.live_bytes == 96
     assert ledger.adopt(batch, ACTIVATION) is batch and ledger.live[ACTIVATION] == 96
     del batch
     assert ledger.live[ACTIVATION] == 96

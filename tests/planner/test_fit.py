@@ -6,16 +6,18 @@ from dataclasses import replace
 
 import pytest
 
+from mpizero.layout.tape import most
 from mpizero.machine import Machine
+from mpizero.memory.kinds import ACTIVATIONS
 from mpizero.papers import states
-from mpizero.planner.candidate import in_flight
+from mpizero.planner import plan_memory
+from mpizero.planner.candidate import SETTINGS, Candidate
 from mpizero.planner.fit import CLOSE, preferred, rows
 from mpizero.planner.model import PROGRAMS, flat, gpt, mlp
 from mpizero.planner.question import Question
 from mpizero.planner.recommend import recommend
-from mpizero.planner.tiers import plan_tiers
+from mpizero.planner.tiers import NONE, plan_tiers
 from mpizero.schedule import StepSettings, set_up
-from mpizero.schedule.passes import overlapped
 
 GB = 10**9
 PSI = 13 * GB
@@ -40,10 +42,11 @@ def test_13b_on_64_devices_of_80_gb():
     assert found["0", "none"].lacks == ("device",) and found["2", "cpu"].fits is None
     for stage, grads in (("0", 2 * PSI), ("1", 2 * PSI), ("2", 2 * PSI // 64), ("3", 2 * PSI // 64)):
         assert found[stage, "none"].at_rest["device"] + grads == states.stage_bytes(PSI, stage, 64)
-    first, second = (2 * param.numel for param in ASK.model.spec.params[:2])
-    for row in found.values():  # at the peak a gradient is reduced while the next backward computes
-        reduced = {"2": first - first // 64, "3": second}.get(row.stage, 0)  # of stage 2 it was there before, alone
-        assert row.device_bytes == row.peak["device"] + 4 * GB + reduced
+    for row in found.values():
+        assert row.device_bytes == row.peak["device"] + 4 * GB
+    for stage, offload in (("2", "none"), ("3", "none")):  # a gradient is reduced while the next backward computes
+        apart = set_up(ALL.model.spec, 64, StepSettings(stage, backward_prefetch=1, forward_prefetch=1))
+        assert found[stage, offload].peak["device"] > plan_tiers(apart.lists.step(), apart.geometry).peak["device"]
     assert recommend(ALL, rows(ALL)).row.stage == "3"
 
 
@@ -93,20 +96,29 @@ def test_hybrid():
 
 def test_activations_join_the_states_at_each_moment():
     """Of a GPT they come from its own table; the most of both together is less than the sum of both peaks."""
+    ask = replace(SMALL, program="pytorch")
+    for row in (row for row in rows(ask) if row.offload == "none"):
+        assert row.activations == ask.table.after_forward
+        assert max(row.peak["device"], row.activations) < row.device_bytes < row.peak["device"] + row.activations
     ask = replace(SMALL, program="mpizero")
     for row in rows(ask):
         assert row.activations == ask.model.spec.activations((8, 64), "float16").after_forward
-        assert max(row.peak["device"], row.activations) < row.device_bytes < row.peak["device"] + row.activations
+        assert max(row.peak["device"], row.activations) < row.device_bytes
     assert all(row.device_bytes >= row.peak["device"] for row in rows(replace(ask, model=mlp(), tokens=8)))
 
 
 def test_the_most_on_the_device_by_hand():
-    """A large batch on one rank: most is there while the head's backward runs, when its units' gradients live and all
-    activations but the loss's own: its targets, and two numbers each."""
+    """A large batch on one rank: most is there while the head runs. In its backward its units' gradients live and all
+    activations but the loss's own: its targets, and two numbers each; and what the backward holds on its way."""
     tokens = 64 * 64
     ask = replace(SMALL, program="mpizero", batch_size=64, tokens=tokens, ranks=1, shard_size=1)
     row, head = table(ask)["0", "none"], 2 * (2 * 64) + 2 * (1000 + 64) * 64  # float16: ln_f; and wte with wpe, tied
-    assert row.device_bytes == 14 * ask.model.spec.psi + head + row.activations - (8 + 2 * 4) * tokens
+    kept = 14 * ask.model.spec.psi + row.activations - (8 + 2 * 4) * tokens
+    last = ask.table.segments[-1]
+    forward, backward = (most(tape, set()) for tape in (last.forward, last.backward))
+    assert forward > 2 * 1000 * tokens and backward > 2 * 2 * 64 * tokens
+    # its forward comes to more: there are no logits before it, and the loss has kept nothing, but it has float32 tiles
+    assert row.device_bytes == kept - 2 * 1000 * tokens + forward > kept + head + backward
 
 
 def test_recompute_keeps_one_input_a_block():
@@ -169,6 +181,19 @@ def test_one_kept_input_for_several_blocks(dtype, size):
         kept = 1 if interval == 3 else kept
         backward = 8 + (kept + 1) * flow + interval * saved + (interval - 1) * flow
         assert all(row.activations == tokens * max(forward, backward) for row in rows(ask))
+
+
+@pytest.mark.parametrize("stage", ["0", "2", "3"])
+@pytest.mark.parametrize("dtype, interval, accumulation", [("float16", 1, 1), ("float32", 2, 2), ("bfloat16", 3, 1)])
+def test_recompute_takes_the_activations_of_the_list_that_runs(stage, dtype, interval, accumulation):
+    """Those of `mpizero`, whose plan a run's ledger equals after every action."""
+    ask = replace(SMALL, program="mpizero", dtype=dtype, accumulation=accumulation, recompute=True,
+                  recompute_interval=interval)
+    made = set_up(ask.model.spec, 4, StepSettings(stage, accumulation=accumulation, recompute=True,
+                                                  recompute_interval=interval), dtype=dtype)
+    points = plan_memory(made.lists.step(), made.geometry, ask.table).points
+    assert table(ask)[stage, "none"].activations == max(sum(point.live[kind] for kind in ACTIVATIONS)
+                                                        for point in points)
 
 
 def test_unknown_activations_are_not_taken_for_nothing():
@@ -264,12 +289,10 @@ def test_the_ranks_of_a_host_share_its_memory(ranks, sharing):
 
 @pytest.mark.parametrize("shards", [8, 64])
 @pytest.mark.parametrize("stage", ["0", "1", "2", "3"])
-def test_what_is_in_flight_is_what_overlapping_collectives_hold(stage, shards):
-    """`fit` adds it to a list without overlap; the pass that makes one with overlap comes to the same peak."""
+def test_bytes_are_of_the_list_that_a_run_with_these_settings_has(stage, shards):
+    """Weighed on the mesh that is asked about, though the list was made on a smaller one."""
     for model in (gpt(40, 5120, 40, 32_000, context=4096), flat(7_500_000_000, 16)):
-        made = set_up(model.spec, 64, StepSettings(stage, None if stage == "0" else shards, backward_prefetch=1,
-                                                   forward_prefetch=1))
-        actions, geometry = made.lists.step(), made.geometry
-        points = plan_tiers(actions, geometry).device_points
-        added = max(most + more for most, more in zip(points, in_flight(actions, geometry), strict=True))
-        assert added == max(plan_tiers(overlapped(actions, geometry), geometry).device_points)
+        size = 1 if stage == "0" else shards
+        made = set_up(model.spec, 64, StepSettings(stage, size, **SETTINGS))
+        weighed = Candidate(replace(ASK, model=model), stage, NONE, size).tiers
+        assert weighed.device_points == plan_tiers(made.lists.step(), made.geometry).device_points

@@ -46,7 +46,7 @@ def advice(question):
     (replace(ASK, device_memory=12 * GB, shard_size=64), ["Nothing else fits"]),
     (replace(ASK, device_memory=9 * GB, host_memory=1000 * GB), [
         "with offload cpu+params", "Faster, but without room: stage 0, stage 3"]),
-    (replace(TEXTS, program="mpizero"), ["stage 3: 2.87 s", "7.4 GB of the device left", "Nothing else fits"]),
+    (replace(TEXTS, program="mpizero"), ["stage 3: 2.87 s", "6.8 GB of the device left", "Nothing else fits"]),
     (replace(TEXTS, margin=0.05), ["nothing fits", "a rank needs 115 GB and has 76 GB", "`recompute`; `batch_size` 2"]),
     (replace(FAR, recompute=True), ["`batch_size` 4 fits too, and takes 3.84 s for 2 times as many samples, 0% of it"]),
     (FAR, ["A step waits for 56% of its time, and a larger batch does not fit, but does with `recompute`"]),

@@ -10,7 +10,7 @@ import pytest
 from mpizero.layout import Axis, MeshShape, mesh_shape, optimizer_spec
 from mpizero.machine import GPUS, Machine, Route
 from mpizero.planner import links, plan_traffic
-from mpizero.planner.candidate import Candidate
+from mpizero.planner.candidate import SETTINGS, Candidate
 from mpizero.planner.costs import machine_costs
 from mpizero.planner.fit import STAGES, offloads, rows
 from mpizero.planner.model import flat, gpt, mlp
@@ -30,7 +30,7 @@ ASK = Question(gpt(2, 8, 2, 11, context=6), ranks=12, ranks_per_host=4, device_m
 def test_lists_are_those_of_a_run(stage, size):
     """One list for all meshes, weighed on this one, is the list that a run on it executes."""
     for model in (ASK.model, mlp()):
-        settings = StepSettings(stage, None if stage == "0" else size, 2, backward_prefetch=1, forward_prefetch=1)
+        settings = StepSettings(stage, None if stage == "0" else size, 2, **SETTINGS)
         step = set_up(model.spec, 12, settings)
         candidate = Candidate(replace(ASK, model=model), stage, offloads(stage)[0], size)
         actions = step.lists.step()

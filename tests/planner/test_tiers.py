@@ -34,9 +34,11 @@ def moved(tiers, *links):
 def test_without_offload_it_is_the_memory_plan(stage, spec, accumulation):
     actions, geometry = step(stage, spec, 4, accumulation=accumulation)
     plan, tiers = plan_memory(actions, geometry), plan_tiers(actions, geometry)
-    assert tiers.device_points == [point.device_bytes for point in plan.points]
+    assert tiers.device_points == [point.peak_bytes for point in plan.points]
+    assert tiers.full_points == [point.device_bytes for point in plan.points]
     assert tiers.at_rest == {"device": plan.at_rest_bytes, "host": 0, "nvme": 0}
-    assert tiers.peak == {"device": plan.device_peak_bytes, "host": 0, "nvme": 0}
+    assert tiers.peak == {"device": plan.peak_bytes, "host": 0, "nvme": 0}
+    assert tiers.full_peak == {"device": plan.device_peak_bytes, "host": 0, "nvme": 0}
     assert tiers.moves == []
 
 
@@ -47,7 +49,8 @@ def test_what_leaves_the_device_arrives_elsewhere(name, stage, ranks):
     assert sum(tiers.at_rest.values()) == plan_memory(*step(stage, TWO, ranks)).at_rest_bytes
     actions, geometry = step(stage, TWO, ranks, offload=OFFLOAD[name].setting)
     for tier in Tier:
-        assert plan_memory(actions, geometry, tier=tier).device_peak_bytes == tiers.peak[tier]
+        plan = plan_memory(actions, geometry, tier=tier)
+        assert (plan.peak_bytes, plan.device_peak_bytes) == (tiers.peak[tier], tiers.full_peak[tier])
 
 
 def test_on_one_device_it_is_the_data_flow_graphs_answer():

@@ -30,7 +30,8 @@ from mpizero.schedule.actions import Action, Agree, LoadBatch, Loss, LossBackwar
 from mpizero.schedule.effects import Work
 from tests.schedule.toys import chain
 
-SECONDS = {"forward": 2e-9, "recompute": 2e-9, "backward": 4e-9, "optim_step": 4e-9}  # of each kind of work, for each element
+# of each kind of work, for each element
+SECONDS = {"forward": 2e-9, "recompute": 2e-9, "backward": 4e-9, "optim_step": 4e-9}
 OTHER_SECONDS = {LoadBatch: 2e-6, Loss: 4e-6, LossBackward: 3e-6}
 BYTES_A_SECOND = 4e8
 

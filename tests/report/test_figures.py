@@ -139,6 +139,8 @@ def test_memory_says_where_count_and_plan_part():
     _, _, trace = sample(ranks=1, units=3)
     words = "\nmodel states and activation equal the plan after every action"
     assert words in draw_memory(trace).axes[0].get_title(loc="left")
+    words = "\nmodel states, activation and kept input equal the plan after"
+    assert words in draw_memory(sample(ranks=1, units=5, recompute=True)[2]).axes[0].get_title(loc="left")
     row = trace["ranks"][0]["actions"][7]
     row["live"] = {**row["live"], "activation": row["live"]["activation"] + 2}
     assert f"count differs from plan first after {row['action']}" in draw_memory(trace).axes[0].get_title(loc="left")

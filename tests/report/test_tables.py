@@ -86,6 +86,14 @@ def test_tables_of_time_add_up():
     assert [row["action"] for row in found["actions"]] == [row["action"] for row in log.trace["ranks"][0]["actions"]]
 
 
+def test_what_is_computed_again_has_a_column_where_there_is_some():
+    plain, again = (next(table for table in tables(log_of(ranks=2, units=5, recompute=on)) if table.name == "time")
+                    for on in (False, True))
+    assert "recompute" not in plain.columns and "recompute" not in plain.rows[0]
+    assert list(again.columns)[2:5] == ["forward", "recompute", "backward"]
+    assert all(0 < row["recompute"] < row["forward"] for row in again.rows)
+
+
 @pytest.mark.parametrize("planned", [True, False], ids=["activations planned", "not planned"])
 def test_actions_beside_their_plan(planned):
     """Activations count as far as the plan knows them."""

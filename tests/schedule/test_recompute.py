@@ -95,8 +95,9 @@ def test_a_unit_that_the_backward_before_has_gathered():
 
 
 def test_a_segment_that_needs_no_backward_keeps_nothing():
-    actions = gradients("2", spec=freeze(FIVE, ["p0", "p1"]))
-    assert names(actions) == "F-0 F-1 Fi2 Fi3 F4 | B4 G4 C3 B3 G3 C2 B2 G2"
+    one, two = (gradients("2", freeze(FIVE, ["p0", "p1"]), interval) for interval in (1, 2))
+    assert names(one) == "F-0 F-1 Fi2 Fi3 F4 | B4 G4 C3 B3 G3 C2 B2 G2"
+    assert names(two) == "F-0 F-1 Fi2 F-3 F4 | B4 G4 C2> C3 B3 G3 B2 G2"
 
 
 @pytest.mark.parametrize("stage", STRATEGIES)
@@ -120,8 +121,9 @@ def test_an_interval_without_recompute():
 def test_values_by_hand():
     """Of four segments the two in the middle, from one input."""
     lines = told(*step("2", chain((5, 7, 3, 4)), 4, recompute=True, recompute_interval=2))
-    assert lines[1:5] == ["Forward(0, mb=0): +x[1] +saved[0] -x[0]", "Forward(1, mb=0, save=input): +x[2] +kept[1] -x[1]",
-                          "Forward(2, mb=0, save=nothing): +x[3] -x[2]", "Forward(3, mb=0): +x[4] +saved[3] -x[3]"]
+    assert lines[1:5] == [
+        "Forward(0, mb=0): +x[1] +saved[0] -x[0]", "Forward(1, mb=0, save=input): +x[2] +kept[1] -x[1]",
+        "Forward(2, mb=0, save=nothing): +x[3] -x[2]", "Forward(3, mb=0): +x[4] +saved[3] -x[3]"]
     assert lines[9:11] == ["Recompute(1, mb=0, onward=True): +saved[1] +kept[2] -kept[1]",
                            "Recompute(2, mb=0): +x[3] +saved[2] -kept[2] -x[3]"]
 

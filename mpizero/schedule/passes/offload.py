@@ -41,8 +41,8 @@ def offloaded(actions: Iterable[Action], tiers: Tiers) -> list[Action]:
 
     What a reduction leaves goes to the optimizer's states at once, and is added there to what is there of earlier
     microbatches. Across replicas the sum of all of them is made on the device, for which it comes back. What an update
-    gives comes up right after it; parameters that rest elsewhere come up whenever they are gathered. A kept input leaves as
-    soon as its segment is computed, and comes back one backward ahead.
+    gives comes up right after it; parameters that rest elsewhere come up whenever they are gathered. A kept input
+    leaves as soon as its segment is computed, and comes back one backward ahead.
     """
     actions = list(actions)
     if tiers.optimizer is not DEVICE:

@@ -53,17 +53,20 @@ def _computed_again(before: list[Action], backwards: list[Action], group: Group,
     ahead = len(before)
     while ahead and isinstance(before[ahead - 1], Gather):
         ahead -= 1
-    out, gathers = before[:ahead], list[Gather]()
+    out, rest, gathers = before[:ahead], list[Action](), list[Gather]()
     for action in before[ahead:]:
-        (gathers if isinstance(action, Gather) and action.unit in reader else out).append(action)
-    rest: list[Action] = []
-    for action in backwards:
-        if not (isinstance(action, Gather) and action.unit in reader):
-            rest.append(action)
-        elif Reshard(action.unit) in rest:
-            rest.remove(Reshard(action.unit))
-        else:
+        if isinstance(action, Gather) and action.unit in reader:
             gathers.append(action)
+        else:
+            out.append(action)
+    for action in backwards:
+        if isinstance(action, Gather) and action.unit in reader:
+            if Reshard(action.unit) in rest:
+                rest.remove(Reshard(action.unit))
+            else:
+                gathers.append(action)
+        else:
+            rest.append(action)
     for segment in group:
         out += [gather for gather in gathers if reader[gather.unit] == segment]
         out.append(Recompute(segment, mb, onward=segment != group[-1]))
