@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from mpizero.checkpoint.format import part_name
 from mpizero.checkpoint.init import init_weights
 from mpizero.checkpoint.save import save
 from mpizero.engine.job import prepare
@@ -37,7 +38,7 @@ def test_from_files_to_memory_and_back(group, shared_path, tmp_path, name, stage
 
 
 def _numbers(path, rank):
-    return (path / f"rank-{rank:05}.bin").read_bytes()
+    return (path / f"{part_name(rank)}.bin").read_bytes()
 
 
 def test_weights_to_start_from_are_read_into_files(group, shared_path, tmp_path):
