@@ -9,6 +9,7 @@ from mpizero.dtypes import reduction
 from mpizero.errors import ConfigError
 from mpizero.layout import (
     ADAM,
+    NVME,
     DEVICE,
     REPLICATED,
     Geometry,
@@ -157,7 +158,11 @@ def schedule(strategy: Strategy, geometry: Geometry, settings: StepSettings) -> 
         if limit:
             actions = passes.limit_all_gathers(actions, limit, wrapping.segments)
         actions = passes.without_lone_collectives(passes.offloaded(actions, geometry.placement.tiers), mesh)
-        return passes.overlapped(actions, geometry) if settings.overlap else actions
+        if not settings.overlap:
+            return actions
+        if geometry.placement.tiers.params is NVME and not limit:  # a limit says how many may be in memory
+            actions = passes.fetched_ahead(actions)
+        return passes.overlapped(actions, geometry)
 
     lists = Schedule(passed(accumulate(strategy, wrapping, settings.accumulation, settings.no_sync)),
                      passed(update(strategy, wrapping)), list(zero_grad(wrapping)),

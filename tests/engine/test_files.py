@@ -90,8 +90,11 @@ def test_a_bit_that_flips_ends_the_run(group, tmp_path):
 
 def test_a_full_disk_is_said_before_the_first_step(group, tmp_path, monkeypatch):
     config = replace(TINY, stage="2", offload=OPTIMIZER, nvme=str(tmp_path))
-    monkeypatch.setattr(storage, "free_bytes", lambda folder: 100_000)
-    with pytest.raises(StorageError, match=rf"`nvme` {tmp_path.parent}.* has 100 KB left on host .*, but the states of "
+    together = group.size * prepare(config, group).storage.file.nbytes
+    monkeypatch.setattr(storage, "free_bytes", lambda folder: together)
+    prepare(config, group)
+    monkeypatch.setattr(storage, "free_bytes", lambda folder: together - 1)
+    with pytest.raises(StorageError, match=r"`nvme` .* has .* left on host .*, but the states of "
                                            rf"{group.size} ranks? there need .* each\): make room"):
         prepare(config, group)
 

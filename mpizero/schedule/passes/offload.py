@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from itertools import pairwise
+from itertools import pairwise, takewhile
 
 from mpizero.layout.tiers import DEVICE, Tiers
 from mpizero.schedule.actions import (
@@ -25,6 +25,7 @@ from mpizero.schedule.actions import (
     Recompute,
     ReduceGrad,
     ReduceScatterGrad,
+    Reshard,
     Save,
     Unshard,
     UploadGrad,
@@ -87,6 +88,20 @@ def _shelved(actions: list[Action]) -> list[Action]:
         if isinstance(action, Forward) and action.save is Save.INPUT:
             out.append(DownloadKept(action.segment, action.mb))
             away.add((action.segment, action.mb))
+    return out
+
+
+def fetched_ahead(actions: Iterable[Action]) -> list[Action]:
+    """Fetch what a gather completes one computation before the gather, so that from a file it has come by then; in the
+    same phase and order. One unit more is in memory."""
+    out: list[Action] = []
+    for action in actions:
+        place = len(out)
+        if isinstance(action, FetchParam):
+            stays = takewhile(lambda i: not isinstance(out[i], FetchParam | Phase) and out[i] != Reshard(action.unit),
+                              reversed(range(len(out))))
+            place = next((i for i in stays if isinstance(out[i], Forward | Recompute | Backward)), place)
+        out.insert(place, action)
     return out
 
 
