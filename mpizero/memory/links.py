@@ -89,7 +89,7 @@ class Link:
         chunk: what copies, or adds."""
         assert source.shape == target.shape and source.dtype == target.dtype, (source.shape, target.shape)
         chunks = ((target[part], source[part]) for part in _chunks(source))
-        return Transfer(self, chunks, source.nbytes, what, unit, put)
+        return Transfer(self, chunks, source.nbytes, what, unit, put, (source, target))
 
     def submit(self, act: Callable[..., Result], *arguments: Any) -> Future[Result]:
         """In a thread of the link, after what it was given before."""
@@ -111,10 +111,11 @@ class Link:
 @final
 class Transfer:
     """One move of `nbytes`, by chunks (target, source), which come one after the other: what is in the target may be on
-    its way on when the next is asked for. Until it is finished its arrays belong to it."""
+    its way on when the next is asked for. arrays: what lives until it is finished, however early the link is done."""
 
     def __init__(self, link: Link, chunks: Iterable[tuple[Array, Array]], nbytes: int, what: str, unit: str,
-                 put: Callable[[Array, Array], object] = np.copyto):
+                 put: Callable[[Array, Array], object] = np.copyto, arrays: tuple[Array, ...] = ()):
+        self.arrays = arrays
         self.link, self.chunks, self.nbytes, self.what, self.unit, self.put = link, chunks, nbytes, what, unit, put
         self._future: Future[None] | None = None
         self._first = self._last = 0.0
@@ -133,6 +134,7 @@ class Transfer:
             self._future.result()  # raises what the copy raised
         exposed = time.perf_counter() - since
         self.link.note(self.what, self.unit, self.nbytes, self._first, self._last, exposed)
+        self.arrays = ()
 
     def copy(self) -> None:
         """All of it, chunk by chunk."""
