@@ -12,11 +12,13 @@ import pytest
 from mpizero.engine import storage
 from mpizero.engine.job import prepare
 from mpizero.engine.trainer import run_steps
-from mpizero.errors import ConfigError, StorageError
+from mpizero.engine.unit import Unit, Update
+from mpizero.errors import ConfigError, OutOfDeviceMemory, StorageError
 from mpizero.layout import HOST, NVME, flat
 from mpizero.layout import files as layout_files
 from mpizero.layout.files import buffer_bytes
 from mpizero.memory import regions
+from mpizero.schedule.actions import OptimStep
 from tests.engine.plans import follows_its_plan, run_as_planned
 from tests.engine.runs import GPT, MLP, run
 from tests.memory.storages import poke
@@ -76,6 +78,30 @@ def test_room_and_buffers_are_the_closed_forms(group, tmp_path):
     assert job.tiers[HOST].live_bytes == buffer_bytes(job.geometry) > 0
     assert job.tiers[NVME].live_bytes == sum(14 * (unit.shard.stop - unit.shard.start) for unit in job.state.units)
     assert os.listdir(tmp_path) == []
+
+
+def test_a_host_that_lacks_a_byte_is_said(group, tmp_path):
+    config = replace(TINY, stage="3", steps=1, offload=ALL, nvme=str(tmp_path))
+    job = prepare(config, group)
+    run_steps(job)
+    need = job.tiers[HOST].peak_bytes
+    run_steps(prepare(replace(config, host_memory=f"{need}B"), group))
+    with pytest.raises(OutOfDeviceMemory, match=f"out of host memory: the run needs {need:,} bytes"):
+        prepare(replace(config, host_memory=f"{need - 1}B"), group)
+
+
+def test_debug_mode_changes_no_bit(group, tmp_path):
+    config = replace(TINY, stage="3", steps=1, accumulation=2)
+    files = replace(config, offload=ALL, nvme=str(tmp_path))
+    assert run(files, group, debug=True)[1] == run(config, group)[1]
+
+
+def test_waiting_for_a_file_is_no_updating(group, tmp_path, monkeypatch):
+    job = prepare(replace(TINY, stage="3", offload=ALL, nvme=str(tmp_path)), group)
+    monkeypatch.setattr(Unit, "optim_step", lambda unit, update: job.links[NVME, HOST].note("grad", "", 0, 0, 0, 9.0))
+    for _ in range(2):  # what was waited for before is none of it
+        job.executor.run([OptimStep(0)], update=Update(job.optimizer, 0.0, 1, 1.0))
+    assert -18 <= job.executor.spent[OptimStep] < -17
 
 
 def test_a_bit_that_flips_ends_the_run(group, tmp_path):
