@@ -31,10 +31,12 @@ def test_from_files_to_memory_and_back(group, shared_path, tmp_path, name, stage
     files = replace(memory, offload=offload, nvme=str(tmp_path))
     here, there = begin(memory, group, 2), begin(files, group, 2)
     paths = [save(job, shared_path / f"n{group.size}-{index}") for index, job in enumerate((here, there))]
-    assert _numbers(paths[0], group.rank) == _numbers(paths[1], group.rank)
+    same = _numbers(paths[0], group.rank) == _numbers(paths[1], group.rank)
+    assert same
     for config in (memory, files):
         late = go_on(config, group, paths[config is memory]).job
-        assert numbers(late) == numbers(here) and kept(late) == kept(there if config is files else here)
+        same = numbers(late) == numbers(here), kept(late) == kept(there if config is files else here)
+        assert same == (True, True)
 
 
 def _numbers(path, rank):
@@ -48,4 +50,5 @@ def test_weights_to_start_from_are_read_into_files(group, shared_path, tmp_path)
             for options in ({}, {"offload": ALL, "nvme": str(tmp_path)})]
     for job in jobs:
         init_weights(job, path)
-    assert kept(jobs[0]) == kept(jobs[1])
+    same = kept(jobs[0]) == kept(jobs[1])
+    assert same

@@ -49,10 +49,11 @@ def test_what_is_written_is_read_and_nothing_is_left(tmp_path, kind):
     assert os.fstat(file.fd).st_blocks * 512 >= 3 * PAGE  # on the disk, not only in name
     target = pages(3)
     file.read(0, target, "")
-    assert bytes(target) == bytes(3 * PAGE)
+    assert not any(bytes(target))
     file.write(PAGE, pages(), "")
     file.read(0, target, "")
-    assert bytes(target) == bytes(PAGE) + b"\7" * 2 * PAGE
+    same = bytes(target) == bytes(PAGE) + b"\7" * 2 * PAGE
+    assert same
     if kind == "through the cache":
         assert not file.direct
     file.close()
@@ -142,7 +143,8 @@ def test_a_system_that_does_part_of_a_request(tmp_path, monkeypatch):
     file.write(0, pages(3), "")
     target = pages(3, fill=0)
     file.read(0, target, "")
-    assert bytes(target) == b"\7" * 3 * PAGE
+    same = bytes(target) == b"\7" * 3 * PAGE
+    assert same
     monkeypatch.setattr(os, "pwritev", lambda *_: 0)
     with pytest.raises(StorageError, match="takes no more of master of unit h.0 at byte 4,096"):
         file.write(PAGE, pages(), "master of unit h.0")
