@@ -94,6 +94,14 @@ def rows_of(text: str, column: str) -> list[list[str]]:
         (i for i, line in enumerate(lines[start + 2 :]) if not line or line.startswith("=")), len(lines))]]
 
 
+@pytest.mark.parametrize(("more", "text"), [(None, "-"), (0, "yes"), (1, "NO")])
+def test_the_peak_of_the_device_stands_beside_its_plan(more, text):
+    _, summary, _ = sample(ranks=2, units=3)
+    for rank in summary["memory"]:
+        rank["planned_device_peak"] = None if more is None else rank["device_peak"] + more
+    assert [row[5] for row in rows_of(proof(summary), "in all")] == [text]
+
+
 def test_equal_ranks_share_a_row():
     _, summary, _ = sample(ranks=4, units=3)
     text = proof(summary)

@@ -52,9 +52,10 @@ def model_states(live: dict[str, int]) -> int:
 
 
 def also_planned(actions: Actions) -> list[str]:
-    """Kinds that the plan covers beside the model states: activations, if it knows them."""
+    """Kinds that the plan covers beside model states, and the workspace of collectives under way: activations, if it
+    knows them."""
     found = {kind for row in actions for kind, nbytes in row["planned_live"].items() if nbytes}
-    return sorted(found - set(MODEL_STATE))
+    return sorted(found - {*MODEL_STATE, WORKSPACE})
 
 
 def equals_plan(row: dict[str, Any]) -> bool:
@@ -135,8 +136,8 @@ def room(top: float) -> float:
 
 
 def _name_peak(axes: Axes, actions: Actions, unit: float, top: float) -> None:
-    """Say above the highest peak what it is, and how much of it is workspace, which lives within actions alone and has
-    no room for its name; point to its top."""
+    """Say above the highest peak what it is, and how much of it is workspace, which lives within actions and
+    collectives alone and has no room for its name; point to its top."""
     number = max(range(len(actions)), key=lambda i: actions[i]["peak_bytes"])
     row = actions[number]
     words = f"peak {in_units(row['peak_bytes'])} in {row['action']}"

@@ -15,7 +15,7 @@ from mpizero.engine.resolve import resolve
 from mpizero.engine.summary import summarise
 from mpizero.engine.task import built_in_task
 from mpizero.engine.trainer import run_steps
-from mpizero.errors import OutOfDeviceMemory
+from mpizero.errors import CheckpointError, OutOfDeviceMemory
 from mpizero.nn.init import Constant
 from mpizero.schedule import STRATEGIES, set_up
 from tests.engine.plans import follows_its_plan
@@ -128,22 +128,30 @@ def test_every_action_of_a_gpt_is_planned(group, stage, dtype):
         follows_its_plan(job)
 
 
-@pytest.mark.parametrize("stage, during", [("2", "digest"), ("0", None)])
-def test_a_whole_state_is_digested(group, stage, during):
-    """Without steps it is the most, where ranks keep parts."""
-    need = fits_exactly(replace(MLP, hidden=200, dtype="float32", batch_size=1, steps=0, stage=stage), group)
-    assert (need.during == during) == (during is not None)
+@pytest.mark.parametrize("stage, during", [("2", "digest"), ("0", "init")])
+def test_what_is_most_without_steps(group, stage, during):
+    """A digest of a whole state where ranks keep parts, else drawing the initial values."""
+    config = replace(MLP, hidden=200, dtype="float32", batch_size=1, steps=0, stage=stage)
+    need = fits_exactly(config, group)
+    assert need.during == during
+    assert during == "digest" or prepare(config, group).ledger.peak_bytes == need.nbytes
 
 
-@pytest.mark.parametrize("dtype", ["float16", "float32"])
-def test_reading_a_checkpoint_is_part_of_it(group, shared_path, dtype):
-    config = replace(MLP, hidden=40, batch_size=1, dtype=dtype, steps=0)
-    job = prepare(config, group)
-    save(job, shared_path)
+@pytest.mark.parametrize(("dtype", "stage"), [("float16", "3"), ("float32", "0")])
+def test_reading_a_checkpoint_is_part_of_it(group, shared_path, dtype, stage):
+    """Of a small model whose ranks keep all, and train nothing, it is the most."""
+    config = replace(MLP, hidden=40, batch_size=1, dtype=dtype, steps=0, stage=stage)
+    save(prepare(config, group), shared_path)
     config = replace(config, resume=str(shared_path))
     need = prepare(config, group).need
+    assert (need.during == "load") == (stage == "0")
     job = begin_checkpoints(prepare(replace(config, device_memory=f"{need.nbytes}B"), group), "run").job
     summarise(job, run_steps(job))
+    if need.during == "load":
+        job = prepare(config, group)
+        job.ledger.capacity = need.nbytes - 1
+        with pytest.raises(CheckpointError, match="out of device memory at load"):
+            begin_checkpoints(job, "run")
 
 
 def test_initial_values_take_what_they_say(group):

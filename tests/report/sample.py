@@ -102,7 +102,8 @@ def _summary(geometry: Geometry, trace: dict, sent: dict, plan: MemoryPlan, rows
               "by_kind": kinds, "peak_action": show(plan.peak_action) if plan.peak_action else "start",
               "activation_peak": 20_000,
               "device_peak_by_kind": {**plan.peak_by_kind, "activation": 20_000, "workspace": 7},
-              "device_peak_action": "Backward(1, mb=0)",
+              "device_peak_action": "Backward(1, mb=0)", "planned_device_peak": None,
+              "planned_device_peak_action": None,
               "device_peak": max(row["peak_bytes"] for row in trace["ranks"][0]["actions"]),
               "planned_after_backward": plan.after_backward_bytes, "planned_at_rest": plan.at_rest_bytes,
               "planned_peak": plan.peak_bytes, "formula_after_backward": formula_after_backward(geometry)}
