@@ -38,7 +38,7 @@ def small_blocks(monkeypatch):
 OVERLAP = {"overlap": "on", "backward_prefetch": 1}
 SETTINGS = [("0", OPTIMIZER, {"dtype": "float32", "optimizer": "lion"}),
             ("1", OPTIMIZER, {"accumulation": 4, "no_sync": True, "sum_dtype": "float32"}),
-            ("1-allreduce", OPTIMIZER, {"overlap": "on", "accumulation": 2, "loss_scale": None}),  # the first step skips
+            ("1-allreduce", OPTIMIZER, {"overlap": "on", "accumulation": 2, "loss_scale": None}),  # it skips one
             ("2", OPTIMIZER, {"overlap": "on", "accumulation": 4, "recompute": True}),
             ("2", OPTIMIZER, {"dtype": "bfloat16", "no_master_weights": True, "accumulation": 2}),
             ("3", OPTIMIZER, {"dtype": "float32", **OVERLAP}),
