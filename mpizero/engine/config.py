@@ -171,7 +171,7 @@ class TrainConfig:
     init: str | None = _option(None, "start from these weights, of the same sizes, at step 0: a checkpoint, or a "
                                "safetensors file with GPT-2's names", metavar="PATH")
     offload: str | None = _option(None, "what rests off the device: optimizer=cpu, or at stage 3 "
-                                  "params=cpu,optimizer=cpu; nvme in place of cpu: in files (none)", metavar="WHAT=WHERE")
+                                  "params=cpu,optimizer=cpu; nvme for cpu: in files (none)", metavar="WHAT=WHERE")
     nvme: str | None = _option(None, "the folder, one on each host, in which states with `offload` ...=nvme rest, in "
                                "files without names", metavar="DIR")
     host_memory: str | None = _option(None, "the same of what a rank keeps in the host's memory (unlimited)",

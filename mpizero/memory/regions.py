@@ -193,7 +193,8 @@ class _Stream:
         """What has moved stands in the records of the links."""
         for tally, link in ((self.up, self.region.storage.up), (self.down, self.region.storage.down)):
             if tally.nbytes:
-                link.note(self.region.space.name, self.region.unit, tally.nbytes, tally.first, tally.last, tally.exposed)
+                link.note(self.region.space.name, self.region.unit, tally.nbytes, tally.first, tally.last,
+                          tally.exposed)
 
     def _buffer(self, number: int) -> Array:
         return self.buffers[number % len(self.buffers)]
