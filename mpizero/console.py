@@ -50,6 +50,10 @@ def header(job: Job) -> str:
         f"{precision(vars(settings))}; {job.task.data.describe()}",
         f"stage {settings.step.stage}: {mesh}; {_batch(job)}{_overlap(job)}",
     ]
+    if job.storage is not None:
+        file = job.storage.file
+        lines.append(f"states in files of {job.config.nvme}: {in_units(file.nbytes)} of rank 0, "
+                     f"{'past' if file.direct else 'through'} the page cache")
     if world.size == 1:
         lines.append("1 rank: nothing is sharded or sent; start several with mpirun -n 4 python -m mpizero.train ...")
     if spread := needlessly_spread(world.hosts, job.mesh.shape):

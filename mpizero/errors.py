@@ -51,3 +51,7 @@ class ReplicaMismatch(MpizeroError, RuntimeError):
     """Buffers that must be equal between ranks are not."""
 
     status = 1
+
+
+class StorageError(MpizeroError, RuntimeError):
+    """Files in which states rest: they cannot be made, read or written, or hold something else than was written."""

@@ -55,7 +55,7 @@ def _values(weights: Weights, names: list[str]) -> Iterator[Piece]:
     for name in names:
         values = np.empty(int(np.prod(weights.params[name])), np.float32)
         fill_as(weights, name, 0, values, scratch)
-        yield MASTER.name, name, 0, values
+        yield MASTER.name, name, 0, [values]
 
 
 def _write(target: Path, run: str, about: dict[str, Any], values: Iterator[Piece]) -> None:

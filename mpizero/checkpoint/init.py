@@ -80,6 +80,6 @@ def _fill(job: Job, weights: Weights) -> None:
     """This rank's range of the master weights."""
     scratch = job.ledger.empty(scratch_bytes(job.geometry), np.uint8, WORKSPACE)
     for unit in job.state.units:
-        master = unit.states[MASTER.name]
-        for param, begin, where in unit.layout.pieces(unit.range_of(unit.placement.optim)):
-            fill_as(weights, param.name, begin, unit.part_of(master, where), scratch)
+        for span, values in unit.blocks(MASTER.name, unit.range_of(unit.placement.optim), writes=True):
+            for param, begin, where in unit.layout.pieces(span):
+                fill_as(weights, param.name, begin, values[where.start - span.start : where.stop - span.start], scratch)

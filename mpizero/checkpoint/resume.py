@@ -85,10 +85,11 @@ def _fill(job: Job, checkpoint: Checkpoint) -> None:
     """This rank's range of each state."""
     scratch = job.ledger.empty(scratch_bytes(job.geometry), np.uint8, WORKSPACE)
     for unit in job.state.units:
-        kept = unit.range_of(unit.placement.optim)
-        for state, buffer in unit.states.items():
-            for param, begin, where in unit.layout.pieces(kept):
-                checkpoint.fill(state, param.name, begin, unit.part_of(buffer, where), scratch)
+        for state in unit.states:
+            for span, values in unit.blocks(state, unit.range_of(unit.placement.optim), writes=True):
+                for param, begin, where in unit.layout.pieces(span):
+                    part = values[where.start - span.start : where.stop - span.start]
+                    checkpoint.fill(state, param.name, begin, part, scratch)
 
 
 def _until_the_end(job: Job) -> Job:

@@ -35,7 +35,7 @@ from mpizero.engine.unit import Unit
 from mpizero.engine.versions import versions
 from mpizero.errors import CheckpointError
 
-Piece = tuple[str, str, int, np.ndarray]  # state, parameter, where in it, and the elements from there on
+Piece = tuple[str, str, int, Iterable[np.ndarray]]  # state, parameter, where in it, and the elements from there on
 
 
 def save(job: Job, folder: str | Path, *, run: str | None = None, runs: Sequence[str] = ()) -> Path:
@@ -87,14 +87,17 @@ def write_part(folder: Path, rank: int, pieces: Iterable[Piece]) -> dict[str, An
     entries: list[Entry] = []
     checksums: list[int] = []
     with created(folder / f"{name}.bin") as file:
-        for state, param, begin, values in pieces:
-            entries.append(Entry(state, param, begin, begin + values.size, values.dtype.name, size))
-            for piece in _blocks(values, size):
-                if size % BLOCK == 0:
-                    checksums.append(0)
-                write_all(file, piece)
-                checksums[-1] = zlib.crc32(piece, checksums[-1])
-                size += len(piece)
+        for state, param, begin, arrays in pieces:
+            where, end, dtype = size, begin, ""
+            for values in arrays:
+                for piece in _blocks(values, size):
+                    if size % BLOCK == 0:
+                        checksums.append(0)
+                    write_all(file, piece)
+                    checksums[-1] = zlib.crc32(piece, checksums[-1])
+                    size += len(piece)
+                end, dtype = end + values.size, values.dtype.name
+            entries.append(Entry(state, param, begin, end, dtype, where))
     table = encode(PART, part_data(Part(name, size, tuple(entries), tuple(checksums))))
     write_durably(folder / f"{name}.json", table)
     sync_folder(folder)
@@ -102,11 +105,11 @@ def write_part(folder: Path, rank: int, pieces: Iterable[Piece]) -> dict[str, An
 
 
 def _owned(units: Sequence[Unit]) -> Iterator[Piece]:
-    """What this rank counts as its own, as views."""
+    """What this rank counts as its own, without copies where it is in memory."""
     for unit in units:
-        for state, buffer in unit.states.items():
+        for state in unit.states:
             for param, begin, where in unit.layout.pieces(unit.owned):
-                yield state, param.name, begin, unit.part_of(buffer, where)
+                yield state, param.name, begin, (values for _, values in unit.blocks(state, where))
 
 
 def _blocks(values: np.ndarray, offset: int) -> Iterator[memoryview]:

@@ -14,7 +14,7 @@ from mpizero.engine.unit import Unit
 from mpizero.layout import OWNED, MeshShape, norm_block_numel
 from mpizero.memory.kinds import WORKSPACE
 from mpizero.memory.ledger import Ledger
-from mpizero.optim import sum_of_squares
+from mpizero.optim import sums_of_squares
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ def finish_grads(world: Group, units: Sequence[Unit], ledger: Ledger, loss: floa
     """
     units = [unit for unit in units if not unit.layout.frozen]
     wide = ledger.empty(norm_block_numel([unit.layout for unit in units], world.size), np.float64, WORKSPACE)
-    squares = [sum_of_squares(unit.part_of(unit.grad, part), wide) for unit in units for part in unit.counted]
+    squares = [square for unit in units for square in sums_of_squares(unit.counted, unit.blocks("grad"), wide)]
     del wide
     table = _all_values(world, [loss, targets, stop, *squares], "agree")
     if units and units[0].placement.grads is OWNED:

@@ -20,7 +20,7 @@ from mpizero.engine.shelf import Shelf
 from mpizero.engine.task import Task
 from mpizero.engine.unit import Pending, Unit, Update
 from mpizero.errors import ConfigError
-from mpizero.layout import DEVICE, Axis, Tier, Wrapping
+from mpizero.layout import DEVICE, HOST, NVME, Axis, Tier, Wrapping
 from mpizero.memory.kinds import ACTIVATION, KEPT_INPUT
 from mpizero.memory.ledger import Ledger
 from mpizero.memory.links import Link, Way
@@ -37,6 +37,7 @@ from mpizero.schedule.actions import (
     Backward,
     Begin,
     Broadcast,
+    BroadcastParam,
     Bucket,
     DownloadGrad,
     DownloadKept,
@@ -309,7 +310,13 @@ class Executor:
 
     def _optim_step(self, action: OptimStep) -> None:
         assert self._update is not None, "an update needs its numbers"
+        before = self._waited_for_files()
         self.units[action.unit].optim_step(self._update)
+        self.spent[OptimStep] -= self._waited_for_files() - before  # which is no updating
+
+    def _waited_for_files(self) -> float:
+        """Seconds, since the records were cleared."""
+        return sum(record.exposed for way in FILES if way in self.links for record in self.links[way].records)
 
 
 def _kind(action: Action) -> type:
@@ -318,6 +325,7 @@ def _kind(action: Action) -> type:
     return OptimStep if late else type(action)
 
 
+FILES = (HOST, NVME), (NVME, HOST)
 COLLECTIVES: dict[type, Callable[[Unit, Axis], Pending]] = {
     Unshard: lambda unit, axis: unit.unshard(axis),
     Broadcast: lambda unit, axis: unit.unshard(axis),
@@ -326,6 +334,7 @@ COLLECTIVES: dict[type, Callable[[Unit, Axis], Pending]] = {
     AllReduceGrad: lambda unit, axis: unit.all_reduce_grad(axis),
     AllReduceShard: lambda unit, axis: unit.all_reduce_shard(axis),
     AllGatherParam: lambda unit, axis: unit.all_gather_param(axis),
+    BroadcastParam: lambda unit, axis: unit.broadcast_param(axis),
 }
 MOVES: dict[type, Callable[[Unit, Mapping[Way, Link]], Pending]] = {
     DownloadGrad: moves.download_grad,

@@ -16,14 +16,17 @@ def whole_state(unit: Unit, name: str) -> np.ndarray:
     """Elements (numel,) of the state called `name` (master, or one of the optimizer's), gathered over the shard group,
     on which it is collective; padding left out.
 
-    A view of the unit's own buffer where that is whole, else workspace.
+    A view of the unit's own buffer where that is a whole array, else workspace.
     """
     unit.ledger.at("digest", unit.layout.name)
     kept = unit.states[name]
-    if unit.placement.optim is REPLICATED:
+    if unit.placement.optim is REPLICATED and isinstance(kept, np.ndarray):
         return kept[: unit.layout.numel]
     flat = unit.ledger.empty(unit.layout.padded_numel, kept.dtype, WORKSPACE)
-    unit.begin_gather(flat, kept, Axis.SHARD, "report").finish()
+    for span, values in unit.blocks(name):
+        flat[span] = values
+    if unit.placement.optim is not REPLICATED:
+        unit.begin_gather(flat, Axis.SHARD, "report").finish()
     return flat[: unit.layout.numel]
 
 

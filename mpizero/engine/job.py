@@ -16,17 +16,20 @@ from mpizero.engine.fill import initialise
 from mpizero.engine.need import Tables, run_need, tables
 from mpizero.engine.optimizers import OptimSettings, parse_betas
 from mpizero.engine.resolve import resolve
+from mpizero.engine.rooms import Rooms
 from mpizero.engine.samples import check_data, count_targets, with_epochs
 from mpizero.engine.state import TrainingState
+from mpizero.engine.storage import open_storage
 from mpizero.engine.task import Task, built_in_task
 from mpizero.engine.unit import Unit
 from mpizero.errors import ConfigError, OutOfDeviceMemory
-from mpizero.layout import (DEVICE, HOST, OPTIMIZERS, ActivationBytes, Axis, Geometry, Policy, Tier, Wrapping, freeze,
-                            named_policy, with_decay)
+from mpizero.layout import (DEVICE, HOST, NVME, OPTIMIZERS, ActivationBytes, Axis, Geometry, Policy, Tier, Wrapping,
+                            freeze, named_policy, with_decay)
 from mpizero.memory.heap import keep_heap
 from mpizero.memory.host import available_bytes
 from mpizero.memory.ledger import Ledger
 from mpizero.memory.links import Link, Way, make_links, parse_limits
+from mpizero.memory.regions import Storage
 from mpizero.optim import ALONE, SGD, Adam, Lion, LossScaler, Optimizer, Workers
 from mpizero.planner import moved_by_link, plan_memory, plan_traffic, sent_bytes
 from mpizero.planner.need import Peak, host_peak
@@ -48,6 +51,7 @@ class Job:
     lists: Schedule
     tiers: Mapping[Tier, Ledger]
     links: Mapping[Way, Link]
+    storage: Storage | None
     log: TrafficLog
     state: TrainingState
     executor: Executor
@@ -146,7 +150,8 @@ def prepare(config: TrainConfig, world: Group, *, task: Task | None = None, poli
     if config.overlap == "auto" and overlaps(world.hosts):
         settings = replace(settings, step=replace(settings.step, overlap=True))
     debug |= config.debug
-    tiers = {DEVICE: Ledger(settings.device_memory, debug), HOST: Ledger(settings.host_memory, debug, HOST)}
+    tiers = {DEVICE: Ledger(settings.device_memory, debug), HOST: Ledger(settings.host_memory, debug, HOST),
+             NVME: Ledger(None, debug, NVME)}
     ledger, log = tiers[DEVICE], TrafficLog(timed=config.log is not None)
     world = world.using(log=log, mem=ledger, checked=debug)
     compare_settings(config, settings, world)
@@ -172,16 +177,18 @@ def prepare(config: TrainConfig, world: Group, *, task: Task | None = None, poli
     compare_model(setup.wrapping, world)
     grid, written = mesh(world, setup.geometry.mesh), set[str]()
     geometry = setup.geometry.at(grid.group(Axis.SHARD).rank)
-    units = [Unit(index, geometry, grid, tiers, written) for index in range(len(setup.wrapping.units))]
-    for unit in units:
-        initialise(unit, task.model, settings.seed)
-    state = TrainingState(units, make_scaler(settings))
     stream = stream_for(world)
     ledger.between = stream.poll
     links = make_links(parse_limits(settings.limit), stream.poll)
+    storage = open_storage(world, config.nvme, geometry, tiers, links)
+    rooms = Rooms(tiers, storage)
+    units = [Unit(index, geometry, grid, rooms, written) for index in range(len(setup.wrapping.units))]
+    for unit in units:
+        initialise(unit, task.model, settings.seed)
+    state = TrainingState(units, make_scaler(settings))
     executor = Executor(task, setup.wrapping, units, written, tiers, links, stream,
                         geometry.placement.tiers.checkpoints)
-    return Job(config, settings, task, world, grid, geometry, setup.lists, tiers, links, log, state, executor,
+    return Job(config, settings, task, world, grid, geometry, setup.lists, tiers, links, storage, log, state, executor,
                optimizer, _workers(settings, geometry, world))
 
 

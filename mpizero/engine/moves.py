@@ -7,12 +7,13 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from mpizero.comm import adder
-from mpizero.engine.unit import Array, Pending, Unit
+from mpizero.engine.unit import Array, Kept, Pending, Unit
 from mpizero.layout import DEVICE, HOST
 from mpizero.layout.links import chunk_numel
 from mpizero.memory.kinds import GRAD, WORKSPACE
 from mpizero.memory.ledger import Ledger
-from mpizero.memory.links import Link, Way
+from mpizero.memory.links import Link, Transfer, Way
+from mpizero.memory.regions import Region
 
 DOWN, UP = (DEVICE, HOST), (HOST, DEVICE)
 Links = Mapping[Way, Link]
@@ -31,17 +32,17 @@ def download_grad(unit: Unit, links: Links) -> Pending:
     reduced = unit.reduced
     assert reduced is not None, f"unit {unit.layout.name} has no reduced gradient"
     part = unit.part_of(reduced, unit.range_of(unit.placement.optim))
-    put: Callable[[Array, Array], object]
-    if unit.offloaded is None:
-        put, away = np.copyto, unit.home.empty(part.size, part.dtype, GRAD)
-    else:
-        put, away = _adding(part, unit.home), unit.offloaded
-    unit.offloaded = away
+    first = unit.offloaded is None
+    put = np.copyto if first else _adding(part, unit.updating)
+    unit.offloaded = away = unit.room_for_grad(part) if unit.offloaded is None else unit.offloaded
 
     def done() -> None:
         unit.ledger.discard(reduced)
         unit.reduced = None
 
+    if isinstance(away, Region):
+        chunks = ((block, part[span]) for span, block in away.blocks(slice(0, part.size), reads=not first, writes=True))
+        return Pending(Transfer(links[DOWN], chunks, part.nbytes, "grad", unit.layout.name, put), done)
     return Pending(links[DOWN].move(part, away, "grad", unit.layout.name, put), done)
 
 
@@ -65,10 +66,18 @@ def upload_grad(unit: Unit, links: Links) -> Pending:
     unit.reduced = unit.ledger.empty(away.size, away.dtype, GRAD)
 
     def done() -> None:
-        unit.home.discard(away)
+        unit.discard(away)
         unit.offloaded = None
 
-    return Pending(links[UP].move(away, unit.reduced, "grad", unit.layout.name), done)
+    return Pending(_up(away, unit.reduced, links, "grad", unit, lane="upload"), done)
+
+
+def _up(source: Kept, target: Array, links: Links, what: str, unit: Unit, lane: str | None = None) -> Transfer:
+    """To the device; from a file a block at a time, as soon as it is read."""
+    if isinstance(source, Region):
+        chunks = ((target[span], block) for span, block in source.blocks(slice(0, source.size), lane=lane))
+        return Transfer(links[UP], chunks, source.nbytes, what, unit.layout.name)
+    return links[UP].move(source, target, what, unit.layout.name)
 
 
 def upload_param(unit: Unit, links: Links) -> Pending:
@@ -77,13 +86,13 @@ def upload_param(unit: Unit, links: Links) -> Pending:
     assert new is not None, f"unit {unit.layout.name} has no new parameters"
 
     def done() -> None:
-        unit.home.discard(new)
+        unit.discard(new)
         unit.new = None
 
-    return Pending(links[UP].move(new, unit.updated_param, "param", unit.layout.name), done)
+    return Pending(_up(new, unit.updated_param, links, "param", unit), done)
 
 
 def fetch_param(unit: Unit, links: Links) -> Pending:
     """What this rank keeps, to its place in whole parameters, which are not gathered yet."""
     whole = unit.open_param()
-    return Pending(links[UP].move(unit.param, whole[unit.shard], "param", unit.layout.name), lambda: None)
+    return Pending(_up(unit.param, whole[unit.shard], links, "param", unit), lambda: None)

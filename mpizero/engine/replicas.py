@@ -36,16 +36,23 @@ class Mismatch:
 def compare_replicas(world: Group, units: Sequence[Unit]) -> list[Mismatch]:
     """Checksums of everything kept, compared between all ranks that keep the same elements. Collective; the same list
     on every rank."""
-    kept = [(unit, name, buffer, keep) for unit in units for name, buffer, keep in unit.kept()]
-    mine = [float(zlib.crc32(buffer.view(np.uint8).data)) for _, _, buffer, _ in kept]
+    kept = [(unit, name, keep) for unit in units for name, _, keep in unit.kept()]
+    mine = [float(_checksum(unit, name)) for unit, name, _ in kept]
     table = all_gather_values(world, np.array(mine), op="check", phase="check")
     found = []
-    for (unit, name, _, keep), column in zip(kept, table.T, strict=True):
+    for (unit, name, keep), column in zip(kept, table.T, strict=True):
         for ranks in [range(world.size)] if keep is REPLICATED else unit.mesh.shape.groups(Axis.REPLICATE):
             checksums = tuple(int(column[rank]) for rank in ranks)
             if len(set(checksums)) > 1:
                 found.append(Mismatch(unit.layout.name, name, tuple(ranks), checksums))
     return found
+
+
+def _checksum(unit: Unit, name: str) -> int:
+    checksum = 0
+    for _, values in unit.blocks(name):
+        checksum = zlib.crc32(values.view(np.uint8).data, checksum)
+    return checksum
 
 
 def check_replicas(world: Group, units: Sequence[Unit], step: int) -> None:
@@ -69,7 +76,7 @@ def _spread(world: Group, unit: Unit) -> float:
     numel, ledger, found = unit.layout.padded_numel, unit.ledger, [0.0]
     flat = ledger.empty(world.size * numel, unit.dtype, WORKSPACE)
     every = flat.reshape(world.size, numel)
-    every[world.rank] = unit.param
+    every[world.rank] = unit.whole_param
     all_gather(world, flat, unit=unit.layout.name, phase="check")
     first, other = (ledger.empty(numel, np.float32, WORKSPACE) for _ in range(2))
     np.copyto(first, every[0], casting="unsafe")

@@ -10,7 +10,7 @@ from mpizero.dtypes import reduction
 from mpizero.engine.config import BY_MODEL, SIZES, CheckpointSettings, Settings, TrainConfig
 from mpizero.engine.optimizers import OptimSettings, defaults, having, parse_betas
 from mpizero.errors import ConfigError
-from mpizero.layout import check_policy, offload_text, optimizer_spec, parse_offload, require_narrow
+from mpizero.layout import NVME, check_policy, offload_text, optimizer_spec, parse_offload, require_narrow
 from mpizero.layout.models import GPTConfig, MLPSizes
 from mpizero.memory.links import parse_limits
 from mpizero.quantities import parse_memory
@@ -136,6 +136,7 @@ def _check(config: TrainConfig, chosen: Mapping[str, Any]) -> None:
     if config.warmup is not None and config.warmup > chosen["steps"]:
         raise ConfigError(f"`warmup` {config.warmup} is longer than `steps` {chosen['steps']}: shorten it")
     _check_paths(config)
+    _check_files(config)
     check_policy(config.wrap)
     if config.epochs is not None and config.steps is not None:
         raise ConfigError(f"`epochs` {config.epochs:g} and `steps` {config.steps} both say how long to train: leave "
@@ -162,7 +163,7 @@ def _check_optimizer(config: TrainConfig, chosen: Mapping[str, Any]) -> None:
 
 def _check_paths(config: TrainConfig) -> None:
     for name, what in (("log", "folder"), ("json", "file"), ("save", "folder"), ("resume", "checkpoint"),
-                       ("tensorboard", "folder"), ("init", "checkpoint or a file of weights")):
+                       ("tensorboard", "folder"), ("nvme", "folder"), ("init", "checkpoint or a file of weights")):
         if getattr(config, name) == "":
             raise ConfigError(f"`{name}` is empty: name a {what}, or leave it out")
     if config.resume is not None and config.init is not None:
@@ -171,6 +172,16 @@ def _check_paths(config: TrainConfig) -> None:
     for name in ("save_every", "keep"):
         if getattr(config, name) is not None and config.save is None:
             raise ConfigError(f"`{name}` {getattr(config, name)} needs `save`, the folder of checkpoints: name it")
+
+
+def _check_files(config: TrainConfig) -> None:
+    in_files = NVME in vars(parse_offload(config.offload)).values()
+    if in_files and config.nvme is None:
+        raise ConfigError(f"`offload` {config.offload} keeps states in files: name the folder for them with `nvme`, on "
+                          "a disk of each host")
+    if config.nvme is not None and not in_files:
+        raise ConfigError(f"`nvme` {config.nvme} is a folder for states in files, of which there are none: use "
+                          "`offload` optimizer=nvme, or leave it out")
 
 
 NUMBERS: Mapping[Any, tuple[type, ...]] = {int: (int,), float: (float, int)}

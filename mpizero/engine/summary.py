@@ -98,7 +98,15 @@ def facts(job: Job) -> dict[str, Any]:
         "mesh": {axis.value: job.mesh.shape.size(axis) for axis in Axis},
         "hosts": list(job.world.hosts), "mpi": job.world.library, "versions": versions(),
         "psi": job.wrapping.numel, "data": job.task.data.describe(), "settings": flat(job.settings),
+        "files": _files(job),
     }
+
+
+def _files(job: Job) -> dict[str, Any] | None:
+    """In which states rest, of rank 0."""
+    if job.storage is None:
+        return None
+    return {"folder": job.config.nvme, "direct": job.storage.file.direct, "bytes": job.storage.file.nbytes}
 
 
 def _memory(job: Job, progress: Progress) -> dict[str, Any]:

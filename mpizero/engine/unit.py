@@ -6,8 +6,9 @@ the optimizer declares, and the float32 "master" weights. Float32 parameters, an
 weights, are their own: then "master" is a view of `param`. So it is of a frozen unit, which keeps nothing else. Where
 units have owners, the shard of the owner is all of the unit, and that of others is empty.
 
-[Note: Where a rank keeps it] Each tier has its ledger. States off the device (`home`) have the reduced gradient come to
-them (`offloaded`), and give new parameters (`new`), which go back up; `moves` says how.
+[Note: Where a rank keeps it] Each tier has its ledger. States off the device have the reduced gradient come to them
+(`offloaded`), and give new parameters (`new`), which go back up; `moves` says how. Whoever reads or writes what is kept
+asks for its `blocks`, and does not care where it lies.
 """
 
 from __future__ import annotations
@@ -22,13 +23,14 @@ from mpizero.comm import (Collective, Mesh, Stream, begin_all_gather, begin_all_
                           begin_reduce_scatter)
 from mpizero.dtypes import numpy_dtype
 from mpizero.engine.beside import Beside, Host
+from mpizero.engine.rooms import Array, Kept, Rooms, blocks
 from mpizero.layout import DEVICE, MASTER, OWNED, REPLICATED, SHARDED, UPDATE_BLOCK, Axis, Geometry, Keep, Tier
 from mpizero.memory.kinds import GRAD, OPTIM, PARAM, UNSHARDED_GRAD, UNSHARDED_PARAM
-from mpizero.memory.ledger import Ledger
 from mpizero.memory.links import Transfer
+from mpizero.memory.regions import Block, Region
 from mpizero.optim import ALONE, Optimizer, Workers
+from mpizero.schedule import updates_on
 
-Array = np.ndarray
 THREADED = 2 * UPDATE_BLOCK  # elements; of fewer an update is over before threads are awake
 
 
@@ -78,12 +80,12 @@ class Unit:
     written: the parameters whose gradient an unsharded gradient holds already; one set for all units of a model.
     """
 
-    def __init__(self, index: int, geometry: Geometry, mesh: Mesh, tiers: Mapping[Tier, Ledger], written: set[str]):
-        """index: which of the units of `geometry`, which is of this rank's place. tiers: their ledgers."""
+    def __init__(self, index: int, geometry: Geometry, mesh: Mesh, rooms: Rooms, written: set[str]):
+        """index: which of the units of `geometry`, which is of this rank's place. rooms: where it keeps what."""
         layout = self.layout = geometry.wrapping.units[index]
-        self.placement, self.mesh, self.ledger = geometry.placement, mesh, tiers[DEVICE]
-        self.home = tiers[geometry.placement.tiers.optimizer]  # of the optimizer's states
-        self._written = written
+        self.placement, self.mesh, self.ledger = geometry.placement, mesh, rooms.ledgers[DEVICE]
+        self.updating = rooms.ledgers[updates_on(geometry.placement)]  # of the tier on which updates run
+        self._index, self._rooms, self._written = index, rooms, written
         self.dtype = numpy_dtype(geometry.dtype)
         self.wire, self.grad_dtype = numpy_dtype(geometry.wire), numpy_dtype(geometry.sums)
         shards = mesh.group(Axis.SHARD)
@@ -93,7 +95,7 @@ class Unit:
             self.shard = slice(0, geometry.kept(index, OWNED))
         self.phase = "start"
         self._unsharded_param: Array | None = None  # (padded_numel,) where parameters are sharded, while gathered
-        self.offloaded: Array | None = None  # this rank's part of the reduced gradient, off the device
+        self.offloaded: Kept | None = None  # this rank's part of the reduced gradient, off the device
         self.held: Array | None = None  # that of an earlier step, for a late update
         self.new: Array | None = None  # what an update off the device gave, in `dtype`
         # (padded_numel,) in `dtype`, from the first backward to the reduction
@@ -103,14 +105,27 @@ class Unit:
         self.summing: Array | None = None
         self.adds = False
 
-        for each in tiers.values():
+        for each in rooms.ledgers.values():
             each.at("init", layout.name)
-        self.param = tiers[self.placement.tiers.params].zeros(self._numel(self.placement.params), self.dtype, PARAM)
+        tiers = self.placement.tiers
+        self.param = self._zeros(tiers.params, "param", self._numel(self.placement.params), self.dtype, PARAM)
         stored = () if layout.frozen else geometry.stored
         numel = self._numel(self.placement.optim)
         self.has_master = any(state.name == MASTER.name for state in stored)  # apart from the parameters
-        self.states: dict[str, Array] = {} if self.has_master else {MASTER.name: self.updated_param}
-        self.states |= {state.name: self.home.zeros(numel, numpy_dtype(state.dtype), OPTIM) for state in stored}
+        self.states: dict[str, Kept] = {} if self.has_master else {
+            MASTER.name: self.param if isinstance(self.param, Region) else self.updated_param}
+        self.states |= {state.name: self._zeros(tiers.optimizer, state.name, numel, numpy_dtype(state.dtype), OPTIM)
+                        for state in stored}
+
+    def _room(self, tier: Tier, name: str, numel: int, dtype: np.dtype, kind: str) -> Kept:
+        return self._rooms.empty(tier, self._index, name, self.layout.name, numel, dtype, kind)
+
+    def _zeros(self, tier: Tier, name: str, numel: int, dtype: np.dtype, kind: str) -> Kept:
+        """A file is full of zeros at first."""
+        kept = self._room(tier, name, numel, dtype, kind)
+        if not isinstance(kept, Region):
+            kept.fill(0)
+        return kept
 
     # -- ranges -------------------------------------------------------------------------------------------------------
 
@@ -125,8 +140,22 @@ class Unit:
     def part_of(self, buffer: Array, wanted: slice) -> Array:
         """View of the elements `wanted` (of the flat parameter) in `buffer`, which holds all elements or this rank's
         shard."""
-        start = 0 if buffer.size == self.layout.padded_numel else self.shard.start
+        start = self._start_of(buffer)
         return buffer[wanted.start - start : wanted.stop - start]
+
+    def _start_of(self, kept: Kept) -> int:
+        """The first of its elements."""
+        return 0 if kept.size == self.layout.padded_numel else self.shard.start
+
+    def blocks(self, name: str, part: slice | None = None, *, reads: bool = True,
+               writes: bool = False) -> Iterator[Block]:
+        """What is kept as `name` (param, grad, or a state) of the elements `part` of the flat parameter; None: all that
+        is kept. Which elements, and these: one view where it is an array, else what a file has, block by block; ask
+        until there are no more. writes: what is changed in a block is kept. reads: False if all of it is."""
+        kept = self.param if name == "param" else self.grad if name == "grad" else self.states[name]
+        start = self._start_of(kept)
+        part = slice(start, start + kept.size) if part is None else part
+        return blocks(kept, start, part, reads=reads, writes=writes)
 
     @property
     def shard_numel(self) -> int:
@@ -135,7 +164,8 @@ class Unit:
 
     @property
     def updated_param(self) -> Array:
-        """The part of `param` that this rank's optimizer writes."""
+        """The part of `param`, an array, that this rank's optimizer writes."""
+        assert not isinstance(self.param, Region), f"unit {self.layout.name} rests in a file"
         return self.part_of(self.param, self.range_of(self.placement.optim))
 
     @property
@@ -161,11 +191,11 @@ class Unit:
         start = part.start + piece * replicas.rank
         return slice(min(start, self.layout.numel), min(start + piece, self.layout.numel))
 
-    def kept(self) -> Iterator[tuple[str, Array, Keep]]:
-        """(name, buffer, how it is kept) of everything that rests between steps."""
+    def kept(self) -> Iterator[tuple[str, Kept, Keep]]:
+        """(name, room, how it is kept) of everything that rests between steps."""
         yield "param", self.param, self.placement.params
-        for name, buffer in self.states.items():
-            yield name, buffer, self.placement.optim
+        for name, room in self.states.items():
+            yield name, room, self.placement.optim
 
     # -- parameters ---------------------------------------------------------------------------------------------------
 
@@ -173,6 +203,7 @@ class Unit:
     def whole_param(self) -> Array:
         """(padded_numel,) in `dtype`; the unit must be gathered unless it is kept whole."""
         if self.placement.params is REPLICATED:
+            assert not isinstance(self.param, Region), "what is kept whole rests on the device"
             return self.param
         assert self._unsharded_param is not None, f"unit {self.layout.name} is not gathered"
         return self._unsharded_param
@@ -182,16 +213,17 @@ class Unit:
         assert self.placement.params is not REPLICATED and self._unsharded_param is None, \
             f"unit {self.layout.name} is whole"
         whole = self.open_param()
-        return Pending(self.begin_gather(whole, self.param, axis, self.phase), _nothing)
+        assert not isinstance(self.param, Region), f"unit {self.layout.name} rests in a file"
+        whole[self.shard] = self.param
+        return Pending(self.begin_gather(whole, axis, self.phase), _nothing)
 
     def open_param(self) -> Array:
         """(padded_numel,) in `dtype`, to be filled."""
         self._unsharded_param = self.ledger.empty(self.layout.padded_numel, self.dtype, UNSHARDED_PARAM)
         return self._unsharded_param
 
-    def begin_gather(self, whole: Array, kept: Array, axis: Axis, phase: str) -> Collective:
-        """Fill `whole` (padded_numel,) from what each rank along the axis keeps."""
-        whole[self.shard] = kept
+    def begin_gather(self, whole: Array, axis: Axis, phase: str) -> Collective:
+        """Complete `whole` (padded_numel,), in which each rank along the axis has what it keeps."""
         group, name = self.mesh.group(axis), self.layout.name
         if self.placement.params is OWNED:
             return begin_broadcast(group, whole, self.owner, unit=name, phase=phase)
@@ -203,6 +235,10 @@ class Unit:
         self.ledger.discard(self._unsharded_param)
         self._unsharded_param = None
 
+    def broadcast_param(self, axis: Axis) -> Pending:
+        """Complete whole parameters from what the owner fetched."""
+        return Pending(self.begin_gather(self.whole_param, axis, self.phase), _nothing)
+
     def all_gather_param(self, axis: Axis) -> Pending:
         """Complete whole parameters from what each rank along the axis updated, or fetched."""
         return Pending(begin_all_gather(self.mesh.group(axis), self.whole_param, unit=self.layout.name,
@@ -211,7 +247,7 @@ class Unit:
     # -- gradients ----------------------------------------------------------------------------------------------------
 
     @property
-    def grad(self) -> Array:
+    def grad(self) -> Kept:
         """The reduced gradient, wherever it is."""
         found = self.offloaded if self.reduced is None else self.reduced
         assert found is not None, f"unit {self.layout.name} has no reduced gradient"
@@ -249,7 +285,7 @@ class Unit:
         flat, first = self.close_grad(), self.reduced is None
         if first:
             self.reduced = self.ledger.empty(self.shard_numel, self.grad_dtype, GRAD)
-        ring = begin(self.mesh.group(axis), flat, self.grad, accumulate=not first, wire=self.wire,
+        ring = begin(self.mesh.group(axis), flat, self.reduced, accumulate=not first, wire=self.wire,
                      unit=self.layout.name, phase=self.phase)
         return Pending(ring, lambda: self.ledger.discard(flat))
 
@@ -259,7 +295,7 @@ class Unit:
         in_place = first and self.grad_dtype == self.dtype
         if first:
             self.reduced = flat if in_place else self.ledger.empty(flat.size, self.grad_dtype, GRAD)
-        ring = begin_all_reduce(self.mesh.group(axis), flat, self.grad, accumulate=not first, wire=self.wire,
+        ring = begin_all_reduce(self.mesh.group(axis), flat, self.reduced, accumulate=not first, wire=self.wire,
                                 unit=self.layout.name, phase=self.phase)
 
         def done() -> None:
@@ -273,7 +309,8 @@ class Unit:
     def all_reduce_shard(self, axis: Axis) -> Pending:
         """Sum this rank's shard of the reduced gradient along the axis; at an owner, shard by shard, since the order of
         additions depends on where a ring cuts."""
-        part, parts = self.part_of(self.grad, self.shard), 1
+        assert self.reduced is not None, f"unit {self.layout.name} has no reduced gradient on the device"
+        part, parts = self.part_of(self.reduced, self.shard), 1
         if self.placement.optim is OWNED:
             parts = self.mesh.group(Axis.SHARD).size if part.size else 0
         return Pending(begin_all_reduce(self.mesh.group(axis), part, wire=self.wire, parts=parts, unit=self.layout.name,
@@ -283,16 +320,26 @@ class Unit:
         """Free the reduced gradient, or the one that was held for a late update."""
         if late:
             assert self.held is not None, f"unit {self.layout.name} holds no gradient"
-            self.home.discard(self.held)
+            self.updating.discard(self.held)
             self.held = None
             return
-        self.ledger.discard(self.grad)
+        self.discard(self.grad)
         self.reduced = self.offloaded = None
 
     def hold_grad(self) -> None:
         """Keep the gradient off the device for a late update."""
         assert self.held is None, f"unit {self.layout.name} holds a gradient"
+        assert not isinstance(self.offloaded, Region), "a gradient in a file is not held"
         self.held, self.offloaded = self.offloaded, None
+
+    def room_for_grad(self, like: Array) -> Kept:
+        """Where this rank's part of the reduced gradient goes off the device."""
+        return self._room(self.placement.tiers.optimizer, "grad", like.size, like.dtype, GRAD)
+
+    def discard(self, kept: Kept) -> None:
+        """Say that it must not be read again. What is in a file cannot be."""
+        if not isinstance(kept, Region):
+            self.ledger.discard(kept)
 
     # -- update -------------------------------------------------------------------------------------------------------
 
@@ -301,28 +348,41 @@ class Unit:
         these are not where the states are. Weight decay shrinks the elements of its own parameters alone, wherever the
         shard begins."""
         assert self._unsharded_param is None, f"unit {self.layout.name} is gathered: its whole parameters would be old"
-        self._prepared(update, self.part_of(self.grad, self.range_of(self.placement.optim)))()
+        kept = self.range_of(self.placement.optim)
+        streams = {"grad": self.blocks("grad", kept)}
+        streams |= {name: self.blocks(name, kept, writes=True) for name in self.states}
+        if self.placement.apart:
+            self.new = self.updating.empty(kept.stop - kept.start, self.dtype, PARAM)
+        elif self.has_master:
+            streams["out"] = self.blocks("param", kept, reads=False, writes=True)
+        for found in zip(*streams.values(), strict=True):
+            arrays, part = {name: values for name, (_, values) in zip(streams, found, strict=True)}, found[0][0]
+            out = arrays.get("out") if self.new is None else self.new[part.start - kept.start : part.stop - kept.start]
+            self._prepared(update, arrays, part, out)()
 
     def late_step(self, update: Update, host: Host) -> Pending:
         """The same in the host's thread, of the gradient that is held. Its storage is taken now."""
         assert self.held is not None and self.placement.apart, f"unit {self.layout.name} holds no gradient"
-        return Pending(Beside(host, self.layout.name, self._prepared(update, self.held)), _nothing)
+        kept = self.range_of(self.placement.optim)
+        arrays = {name: values for name in self.states for _, values in self.blocks(name, kept)}
+        self.new = self.updating.empty(kept.stop - kept.start, self.dtype, PARAM)
+        go = self._prepared(update, arrays | {"grad": self.held}, kept, self.new)
+        return Pending(Beside(host, self.layout.name, go), _nothing)
 
-    def _prepared(self, update: Update, grad: Array) -> Callable[[], None]:
-        kept, master = self.range_of(self.placement.optim), self.states[MASTER.name]
-        out = self.updated_param if self.has_master else None
-        if self.placement.apart:
-            out = self.new = self.home.empty(master.size, self.dtype, PARAM)
-        workers = update.workers if master.size >= THREADED else ALONE
-        return update.optimizer.prepared(master, self.states, grad, lr=update.lr, step=update.step,
-                                         factor=update.factor, mem=self.home, out=out,
-                                         decayed=self.layout.decayed(kept), workers=workers)
+    def _prepared(self, update: Update, arrays: Mapping[str, Array], part: slice,
+                  out: Array | None) -> Callable[[], None]:
+        """The update of the elements `part`, of which `arrays` holds gradient and states by name."""
+        master = arrays[MASTER.name]
+        return update.optimizer.prepared(master, arrays, arrays["grad"], lr=update.lr, step=update.step,
+                                         factor=update.factor, mem=self.updating, out=out,
+                                         decayed=self.layout.decayed(part),
+                                         workers=update.workers if master.size >= THREADED else ALONE)
 
     def store_param(self) -> None:
         """What a late update gave, into the parameters that are kept on its tier."""
         assert self.new is not None, f"unit {self.layout.name} has no new parameters"
         np.copyto(self.updated_param, self.new)
-        self.home.discard(self.new)
+        self.updating.discard(self.new)
         self.new = None
 
 

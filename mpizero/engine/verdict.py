@@ -41,9 +41,10 @@ def _memory(summary: dict[str, Any]) -> Iterator[str]:
         if row["planned_device_peak"] not in (None, row["device_peak"]):
             yield (f"rank {rank} held {row['device_peak']:,} bytes of all kinds at {row['device_peak_action']}, but "
                    f"{row['planned_device_peak']:,} were planned")
-        if row["host_peak"] != row["planned_host_peak"]:
-            yield (f"rank {rank} held {row['host_peak']:,} bytes in the host's memory at their peak, but "
-                   f"{row['planned_host_peak']:,} were planned")
+        for tier, where in (("host", "in the host's memory"), ("nvme", "in its file")):
+            if row[f"{tier}_peak"] != row[f"planned_{tier}_peak"]:
+                yield (f"rank {rank} held {row[f'{tier}_peak']:,} bytes {where} at their peak, but "
+                       f"{row[f'planned_{tier}_peak']:,} were planned")
 
 
 def _traffic(summary: dict[str, Any]) -> Iterator[str]:

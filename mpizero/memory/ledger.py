@@ -10,13 +10,16 @@ import math
 import weakref
 from collections import defaultdict
 from collections.abc import Callable
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from mpizero.errors import OutOfDeviceMemory
 from mpizero.memory.kinds import KINDS, MODEL_STATE
+
+
+Held = TypeVar("Held")
 
 
 class Allocator(Protocol):
@@ -38,7 +41,7 @@ class Uncounted:
 
 
 class _Entry(weakref.ref):
-    """A weak reference to a counted array that remembers what was counted."""
+    """A weak reference to what is counted that remembers what was counted."""
 
     __slots__ = ("kind", "unit", "nbytes", "key")
     kind: str
@@ -79,7 +82,7 @@ class Ledger:
                                     "use a smaller model or batch") from None
         if self.debug:
             _poison(array)
-        return self._count(array, kind)
+        return self._count(array, array.nbytes, kind)
 
     def zeros(self, shape: int | tuple[int, ...], dtype: npt.DTypeLike, kind: str) -> np.ndarray:
         """As `empty`, filled with zeros."""
@@ -93,7 +96,7 @@ class Ledger:
         owner = owner_of(array)
         if id(owner) not in self._entries:
             self._admit(owner.size, owner.dtype, kind)
-            self._count(owner, kind)
+            self._count(owner, owner.nbytes, kind)
         return array
 
     def rekind(self, array: np.ndarray, kind: str) -> np.ndarray:
@@ -107,6 +110,11 @@ class Ledger:
         entry.kind = kind
         self._note_peaks(kind)
         return array
+
+    def hold(self, holder: object, nbytes: int, kind: str) -> None:
+        """Count `nbytes` of what is no array (a range of a file) until `holder` dies."""
+        self._admit(nbytes, np.dtype(np.uint8), kind)
+        self._count(holder, nbytes, kind)
 
     def discard(self, array: np.ndarray) -> None:
         """Say that `array` must not be read again; its owner drops its reference next. Poisons it in debug mode."""
@@ -147,14 +155,14 @@ class Ledger:
         if self.capacity is not None and self.live_bytes + nbytes > self.capacity:
             raise OutOfDeviceMemory(self._full(nbytes, kind))
 
-    def _count(self, array: np.ndarray, kind: str) -> np.ndarray:
-        entry = _Entry(array, self._forget)
-        entry.kind, entry.unit, entry.nbytes, entry.key = kind, self.unit, array.nbytes, id(array)
+    def _count(self, holder: Held, nbytes: int, kind: str) -> Held:
+        entry = _Entry(holder, self._forget)
+        entry.kind, entry.unit, entry.nbytes, entry.key = kind, self.unit, nbytes, id(holder)
         self._entries[entry.key] = entry
         self.live[kind] += entry.nbytes
         self.live_bytes += entry.nbytes
         self._note_peaks(kind)
-        return array
+        return holder
 
     def _forget(self, entry: _Entry) -> None:
         del self._entries[entry.key]

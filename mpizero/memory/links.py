@@ -10,11 +10,12 @@ chunk whoever copies sleeps until a link of that rate would be done (a token buc
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
-from typing import TypeVar, final
+from typing import Any, TypeVar, final
 
 import numpy as np
 
@@ -23,10 +24,11 @@ from mpizero.layout import DEVICE, HOST, NVME, Tier
 from mpizero.layout.links import CHUNK, chunk_numel
 from mpizero.quantities import parse_rate
 
+FILE_THREADS = 4  # of a link to or from files: as many requests at a time
 POLL_EVERY = 500e-6  # seconds between two looks at something else, while a rank waits for a link
 
 Array = np.ndarray
-T = TypeVar("T")
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
@@ -64,7 +66,7 @@ def parse_limits(text: str | None) -> dict[Way, float]:
 
 def make_links(limits: Mapping[Way, float], poll: Callable[[], None]) -> dict[Way, Link]:
     """One for each way: both directions go on at a time."""
-    return {way: Link(f"{above}-{below}", way, limits.get(way), poll)
+    return {way: Link(f"{above}-{below}", way, limits.get(way), poll, FILE_THREADS if below is NVME else 1)
             for above, below in LINKS.values() for way in ((above, below), (below, above))}
 
 
@@ -74,43 +76,53 @@ class Link:
     as fast as it goes. poll: called now and then by a rank that waits. records: of moves that are over, until somebody
     clears them."""
 
-    def __init__(self, name: str, way: Way, rate: float | None = None, poll: Callable[[], None] = lambda: None):
+    def __init__(self, name: str, way: Way, rate: float | None = None, poll: Callable[[], None] = lambda: None,
+                 threads: int = 1):
         self.name, self.way, self.rate, self.poll = name, way, rate, poll
         self.records: list[Moved] = []
-        self._free = 0.0  # when a link of this rate has done what it was given
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix=name)
+        self._free, self._lock = 0.0, threading.Lock()  # when a link of this rate has done what it was given
+        self._threads = ThreadPoolExecutor(threads, thread_name_prefix=name)
 
     def move(self, source: Array, target: Array, what: str, unit: str = "",
              put: Callable[[Array, Array], object] = np.copyto) -> Transfer:
         """A move of a flat array into another of its size and dtype, not yet under way. put: (target, source) of each
         chunk: what copies, or adds."""
-        return Transfer(self, source, target, what, unit, put)
+        assert source.shape == target.shape and source.dtype == target.dtype, (source.shape, target.shape)
+        chunks = ((target[part], source[part]) for part in _chunks(source))
+        return Transfer(self, chunks, source.nbytes, what, unit, put, (source, target))
 
-    def begin(self, transfer: Transfer) -> Future[None]:
-        """In the link's thread, after those that were begun before."""
-        return self._thread.submit(transfer.copy)
+    def submit(self, act: Callable[..., Result], *arguments: Any) -> Future[Result]:
+        """In a thread of the link, after what it was given before."""
+        return self._threads.submit(act, *arguments)
+
+    def note(self, what: str, unit: str, nbytes: int, begin: float, end: float, exposed: float) -> None:
+        """A move that is over."""
+        self.records.append(Moved(self.name, *self.way, what, unit, nbytes, begin, end - begin, exposed))
 
     def passed(self, nbytes: int) -> None:
         """So many bytes have been copied: sleep until the link would have carried them."""
         if self.rate is not None:
-            self._free = max(self._free, time.perf_counter() - CHUNK / self.rate) + nbytes / self.rate
-            time.sleep(max(0.0, self._free - time.perf_counter()))
+            with self._lock:
+                self._free = max(self._free, time.perf_counter() - CHUNK / self.rate) + nbytes / self.rate
+                until = self._free
+            time.sleep(max(0.0, until - time.perf_counter()))
 
 
 @final
 class Transfer:
-    """One move. Until it is finished its arrays belong to it."""
+    """One move of `nbytes`, by chunks (target, source), which come one after the other: what is in the target may be on
+    its way on when the next is asked for. arrays: what lives until it is finished, however early the link is done."""
 
-    def __init__(self, link: Link, source: Array, target: Array, what: str, unit: str,
-                 put: Callable[[Array, Array], object]):
-        assert source.shape == target.shape and source.dtype == target.dtype, (source.shape, target.shape)
-        self.link, self.source, self.target, self.what, self.unit, self.put = link, source, target, what, unit, put
+    def __init__(self, link: Link, chunks: Iterable[tuple[Array, Array]], nbytes: int, what: str, unit: str,
+                 put: Callable[[Array, Array], object] = np.copyto, arrays: tuple[Array, ...] = ()):
+        self.arrays = arrays
+        self.link, self.chunks, self.nbytes, self.what, self.unit, self.put = link, chunks, nbytes, what, unit, put
         self._future: Future[None] | None = None
         self._first = self._last = 0.0
 
     def begin(self) -> None:
         """Let the link do it."""
-        self._future = self.link.begin(self)
+        self._future = self.link.submit(self.copy)
 
     def finish(self) -> None:
         """Do it, or wait until the link has; then it stands in the link's records."""
@@ -118,25 +130,26 @@ class Transfer:
         if self._future is None:
             self.copy()
         else:
-            awaited(self._future, self.link.poll)
+            awaited(self._future, self.link.poll)  # raises what the copy raised
         exposed = time.perf_counter() - since
-        self.link.records.append(Moved(self.link.name, *self.link.way, self.what, self.unit, self.source.nbytes,
-                                       self._first, self._last - self._first, exposed))
+        self.link.note(self.what, self.unit, self.nbytes, self._first, self._last, exposed)
+        self.arrays = ()
 
     def copy(self) -> None:
         """All of it, chunk by chunk."""
         self._first = time.perf_counter()
-        for part in _chunks(self.source):
-            self.put(self.target[part], self.source[part])
-            self.link.passed(self.source[part].nbytes)
+        for target, source in self.chunks:
+            self.put(target, source)
+            self.link.passed(source.nbytes)
         self._last = time.perf_counter()
 
 
-def awaited(future: Future[T], poll: Callable[[], None]) -> T:
-    """Its result, or what it raised; `poll` is called now and then meanwhile."""
+def awaited(future: Future[Result], poll: Callable[[], None] | None) -> Result:
+    """Its result, or what it raised; a rank looks at something else now and then meanwhile."""
     while not future.done():
-        poll()
-        wait([future], POLL_EVERY)
+        if poll is not None:
+            poll()
+        wait([future], None if poll is None else POLL_EVERY)
     return future.result()
 
 

@@ -8,11 +8,47 @@ left out.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Sequence
+from typing import final
 
 import numpy as np
 
 from mpizero.errors import ConfigError
 from mpizero.layout.flat import NORM_BLOCK
+
+
+@final
+class SumOfSquares:
+    """Of values that come in parts, of any float type and size: accumulated in float64, block by block. The order of
+    additions depends on the number of elements only.
+
+    wide: float64, of `NORM_BLOCK` elements or as many as there are values; destroyed.
+    """
+
+    def __init__(self, wide: np.ndarray):
+        assert wide.size <= NORM_BLOCK, wide.shape
+        self._wide, self._filled, self._total = wide, 0, 0.0
+
+    def add(self, flat: np.ndarray) -> None:
+        """(n,), which come next."""
+        assert flat.ndim == 1, flat.shape
+        while flat.size:
+            part = flat[: self._wide.size - self._filled]
+            np.copyto(self._wide[self._filled : self._filled + part.size], part)
+            self._filled += part.size
+            if self._filled == self._wide.size:
+                self._close_block()
+            flat = flat[part.size :]
+
+    def close(self) -> float:
+        """The sum; the next value begins another one."""
+        self._close_block()
+        total, self._total = self._total, 0.0
+        return total
+
+    def _close_block(self) -> None:
+        block, self._filled = self._wide[: self._filled], 0
+        self._total += float(np.dot(block, block))
 
 
 def sum_of_squares(flat: np.ndarray, wide: np.ndarray) -> float:
@@ -22,15 +58,26 @@ def sum_of_squares(flat: np.ndarray, wide: np.ndarray) -> float:
     inf or NaN anywhere gives a non-finite result, so this pass is also the overflow check; finite float16, bfloat16 and
     float32 never overflow here. The order of additions depends on the number of elements only.
     """
-    assert flat.ndim == 1, flat.shape
-    total = 0.0
+    whole = slice(0, flat.size)
+    return sums_of_squares([whole], [(whole, flat)], wide)[0]
+
+
+def sums_of_squares(parts: Sequence[slice], blocks: Iterable[tuple[slice, np.ndarray]],
+                    wide: np.ndarray) -> list[float]:
+    """`sum_of_squares` of each of `parts`, which come one after the other. blocks: which elements, and these, in order;
+    0 for what no block holds."""
+    totals: list[float] = []
+    sums = SumOfSquares(wide)
     with np.errstate(invalid="ignore", over="ignore"):
-        for start in range(0, flat.size, NORM_BLOCK):
-            part = flat[start : start + NORM_BLOCK]
-            block = wide[: part.size]
-            np.copyto(block, part)
-            total += float(np.dot(block, block))
-    return total
+        for span, values in blocks:
+            for part in parts[len(totals) :]:
+                low, high = max(span.start, part.start), min(span.stop, part.stop)
+                if low < high:
+                    sums.add(values[low - span.start : high - span.start])
+                if part.stop > span.stop:
+                    break
+                totals.append(sums.close())
+    return totals + [0.0] * (len(parts) - len(totals))
 
 
 def clip_coefficient(total_norm: float, max_norm: float) -> float:

@@ -16,8 +16,9 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, final
 
 from mpizero.layout import (
-    DEVICE, OWNED, REPLICATED, SHARDED, ActivationBytes, Geometry, Keep, ParamSpec, Tier, update_block_numel,
+    DEVICE, HOST, OWNED, REPLICATED, SHARDED, ActivationBytes, Geometry, Keep, ParamSpec, Tier, update_block_numel,
 )
+from mpizero.layout.files import buffer_bytes
 from mpizero.layout.tape import most
 from mpizero.memory.kinds import (
     ACTIVATION, ACTIVATIONS, GRAD, GRAD_FP32, KEPT_INPUT, MODEL_STATE, OPTIM, PARAM, UNSHARDED_GRAD, UNSHARDED_PARAM,
@@ -108,6 +109,8 @@ def plan_memory(actions: Iterable[Action], geometry: Geometry, activations: Acti
     plan = MemoryPlan(at_rest=dict(live), peak_by_kind=dict(live), peak_bytes=rest, device_peak_bytes=rest,
                       exact=activations is not None)
     live |= dict.fromkeys((*ACTIVATIONS, WORKSPACE) if activations is not None else (WORKSPACE,), 0)
+    live[WORKSPACE] = buffers(geometry, tier)
+    plan.device_peak_bytes += live[WORKSPACE]
     for doing in (each.on(tier) for each in walk(actions, geometry, activations)):
         point = _play(doing, live, plan.peak_by_kind)
         if point.peak_bytes > plan.peak_bytes:
@@ -170,6 +173,11 @@ def at_rest(geometry: Geometry, tier: Tier = DEVICE) -> dict[str, int]:
     for kind, nbytes, where in map(books.size, resting(geometry)):
         live[kind] += nbytes if where is tier else 0
     return live
+
+
+def buffers(geometry: Geometry, tier: Tier) -> int:
+    """Those of the host through which states in files pass, which are there all the time."""
+    return buffer_bytes(geometry) if tier is HOST else 0
 
 
 def value_bytes(value: Value, geometry: Geometry, activations: ActivationBytes | None = None) -> int:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from mpizero.dtypes import ITEMSIZE
 from mpizero.layout import (
-    HOST, MASTER, READ_BLOCK, REPLICATED, ActivationBytes, Geometry, rounding_block_numel, stored_states,
+    HOST, MASTER, NVME, READ_BLOCK, REPLICATED, ActivationBytes, Geometry, rounding_block_numel, stored_states,
 )
 from mpizero.planner.footprint import at_rest, plan_memory
 from mpizero.schedule.actions import Action, show
@@ -54,9 +54,9 @@ def actions_peak(actions: Iterable[Action], geometry: Geometry, activations: Act
 
 def digest_peak(geometry: Geometry) -> Peak:
     """Of the digests of master weights and the optimizer's states: a whole unit of one of them at a time, where ranks
-    keep parts."""
+    keep parts, or keep it in files."""
     gathered = 0
-    if geometry.placement.optim is not REPLICATED:
+    if geometry.placement.optim is not REPLICATED or geometry.placement.tiers.optimizer is NVME:
         sizes = {state.name: ITEMSIZE[state.dtype] for state in geometry.stored}
         largest = max({MASTER.name: geometry.itemsize, **sizes}.values())  # which are the parameters, unless stored
         gathered = max((unit.padded_numel * (geometry.itemsize if unit.frozen else largest)

@@ -15,7 +15,7 @@ from itertools import pairwise
 
 from mpizero.layout import DEVICE, HOST, NVME, ActivationBytes, Geometry, Tier, Tiers, offload_text
 from mpizero.memory.kinds import MODEL_STATE
-from mpizero.planner.footprint import Doing, at_rest, gradients_made, value_bytes, walk
+from mpizero.planner.footprint import Doing, at_rest, buffers, gradients_made, value_bytes, walk
 from mpizero.schedule.actions import Action
 
 TIERS = (DEVICE, HOST, NVME)
@@ -78,8 +78,8 @@ def plan_tiers(actions: Iterable[Action], geometry: Geometry, activations: Activ
     """Walk a whole step, from rest to rest. activations: of a microbatch; None leaves them out. The device's bytes are
     those of `plan_memory`."""
     states = {str(tier): sum(at_rest(geometry, tier).values()) for tier in TIERS}
-    every = dict(states)
-    plan = TierPlan(dict(states), dict(states), dict(states))
+    every = {tier: nbytes + buffers(geometry, Tier(tier)) for tier, nbytes in states.items()}
+    plan = TierPlan(dict(states), dict(states), dict(every))
     for place, doing in enumerate(walk(actions, geometry, activations)):
         most, full = states[DEVICE], every[DEVICE]
         known = doing.inside is not None

@@ -30,6 +30,7 @@ A *unit* is what is gathered (a FlatParameter), a *segment* what is computed; bo
     DownloadKept(segment, mb)  - a kept input, + off the device            (moves down)
     UploadKept(segment, mb)    + a kept input, - off the device            (moves up)
     AllGatherParam(unit)                                                   (n-1)/n, all-gather
+    BroadcastParam(unit)                                                   the unit, all but the last of a chain
     FreeGrad(unit)             - reduced gradient
     AwaitFree(unit)
 
@@ -247,6 +248,14 @@ class AllGatherParam:
 
 
 @dataclass(frozen=True, slots=True)
+class BroadcastParam:
+    """Complete whole parameters that the unit's owner has fetched from where they rest off the device."""
+
+    unit: int
+    axis: Axis = Axis.SHARD
+
+
+@dataclass(frozen=True, slots=True)
 class FreeGrad:
     """Free the reduced gradient of the unit; the one that was held for an update if `late`."""
 
@@ -326,7 +335,8 @@ MoveState = DownloadGrad | UploadGrad | UploadParam | FetchParam
 Move = MoveState | MoveKept  # between tiers
 Gather = Unshard | Broadcast  # make whole parameters, which Reshard frees
 Bucket = ReduceScatterBucket | AllReduceBucket
-Collective = Gather | ReduceScatterGrad | ReduceGrad | AllReduceGrad | AllReduceShard | AllGatherParam | Bucket
+Collective = (Gather | ReduceScatterGrad | ReduceGrad | AllReduceGrad | AllReduceShard | AllGatherParam
+              | BroadcastParam | Bucket)
 
 
 Going = Collective | Move  # what can go on while a rank computes

@@ -214,24 +214,13 @@ def set_up(spec: ModelSpec, ranks: int, settings: StepSettings = StepSettings(),
 
 def schedule(strategy: Strategy, geometry: Geometry, settings: StepSettings) -> Schedule:
     """The lists of `strategy`, through the passes that `settings` name. IllegalSchedule unless each is proven legal."""
-    wrapping, mesh, limit = geometry.wrapping, geometry.mesh, settings.limit_all_gathers
+    wrapping, limit = geometry.wrapping, settings.limit_all_gathers
 
     def placed(actions: Iterable[Action]) -> Actions:
-        actions = passes.gather_once(passes.without_lone_collectives(actions, mesh))
-        if settings.recompute:
-            actions = passes.recompute(actions, wrapping.segments, settings.recompute_interval)
-        if settings.keep_last_unit:
-            actions = passes.keep_last_unit(actions)
-        actions = passes.backward_prefetch(actions, settings.backward_prefetch)
-        actions = passes.forward_prefetch(actions, settings.forward_prefetch)
-        if limit:
-            actions = passes.limit_all_gathers(actions, limit, wrapping.segments)
-        if settings.bucket_size is not None:
-            actions = passes.bucketed(actions, geometry, passes.parse_bucket(settings.bucket_size))
-        return passes.without_lone_collectives(passes.offloaded(actions, geometry.placement), mesh)
+        return _placed(actions, geometry, settings)
 
     def overlapped(actions: Actions) -> Actions:
-        return passes.overlapped(actions, geometry) if settings.overlap else actions
+        return _overlapped(actions, geometry, settings)
 
     updates = placed(update(strategy, wrapping))
     lists = Schedule(overlapped(placed(accumulate(strategy, wrapping, settings.accumulation, settings.no_sync))),
@@ -248,6 +237,32 @@ def schedule(strategy: Strategy, geometry: Geometry, settings: StepSettings) -> 
     if wrapping.units and all(effect_of(action, geometry).updates is None for action in lists.update):
         raise IllegalSchedule("the list of updates has none: the model would never learn")
     return lists
+
+
+def _placed(actions: Iterable[Action], geometry: Geometry, settings: StepSettings) -> Actions:
+    """Through the passes that say what is kept, gathered, reduced together, and where it rests."""
+    segments, mesh = geometry.wrapping.segments, geometry.mesh
+    actions = passes.gather_once(passes.without_lone_collectives(actions, mesh))
+    if settings.recompute:
+        actions = passes.recompute(actions, segments, settings.recompute_interval)
+    if settings.keep_last_unit:
+        actions = passes.keep_last_unit(actions)
+    actions = passes.backward_prefetch(actions, settings.backward_prefetch)
+    actions = passes.forward_prefetch(actions, settings.forward_prefetch)
+    if settings.limit_all_gathers:
+        actions = passes.limit_all_gathers(actions, settings.limit_all_gathers, segments)
+    if settings.bucket_size is not None:
+        actions = passes.bucketed(actions, geometry, passes.parse_bucket(settings.bucket_size))
+    return passes.without_lone_collectives(passes.offloaded(actions, geometry.placement), mesh)
+
+
+def _overlapped(actions: Actions, geometry: Geometry, settings: StepSettings) -> Actions:
+    """Through those that say what goes on at a time."""
+    if not settings.overlap:
+        return actions
+    if geometry.placement.tiers.params is NVME and not settings.limit_all_gathers:  # which may be in memory: no more
+        actions = passes.fetched_ahead(actions)
+    return passes.overlapped(actions, geometry)
 
 
 def _delayed(lists: Schedule) -> Actions:

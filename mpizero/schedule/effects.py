@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, assert_never
 from mpizero.layout.geometry import Geometry
 from mpizero.layout.mesh import Axis
 from mpizero.layout.placement import OWNED, REPLICATED, SHARDED, Keep, Placement
+from mpizero.layout.states import MASTER
 from mpizero.layout.tiers import DEVICE, HOST, NVME, Tier
 from mpizero.layout.wrapping import SegmentUse
 from mpizero.schedule import values as v
@@ -27,6 +28,7 @@ from mpizero.schedule.actions import (
     Backward,
     Begin,
     Broadcast,
+    BroadcastParam,
     Bucket,
     Collective,
     DownloadGrad,
@@ -141,7 +143,7 @@ class Effect:
     @property
     def moves(self) -> bool:
         """Whether its work is to move something."""
-        return bool(self.carries) and self.updates is None
+        return bool(self.carries) and self.updates is None and not self.agrees
 
     @property
     def touched(self) -> frozenset[Value]:
@@ -181,7 +183,10 @@ def effect_of(action: Action, geometry: Geometry) -> Effect:
         case Reshard(unit):
             return Effect(frees=(v.whole(unit),))
         case Agree():
-            return Effect(reads=tuple(final_grad(unit, geometry) for unit in geometry.wrapping.trained), agrees=True)
+            grads = tuple(final_grad(unit, geometry) for unit in geometry.wrapping.trained)
+            in_files = geometry.placement.tiers.optimizer is NVME
+            return Effect(reads=grads, agrees=True,
+                          carries=tuple(Carry(grad, NVME, HOST) for grad in grads) if in_files else ())
         case OptimStep(unit, late):
             effect = Effect(reads=(_grad_of(unit, late, geometry), v.states(unit)), during=(v.grad_fp32(unit),),
                             updates=unit, work=Work("optim_step", unit))
@@ -258,6 +263,10 @@ def _collective(action: Collective, geometry: Geometry) -> Effect:
             part = v.part(unit)
             return Effect(reads=(part,), becomes=((part, v.whole(unit)),),
                           **_sent("all_gather", unit, REPLICATED, axis))
+        case BroadcastParam(unit, axis):
+            part = v.part(unit)
+            return Effect(reads=(part,), becomes=((part, v.whole(unit)),),
+                          **_sent("broadcast", unit, REPLICATED, axis))
         case ReduceScatterGrad(unit, axis):
             grad, reduced = v.grad(unit), v.reduced(unit)
             return Effect(reads=(grad,), adds=(reduced,), frees=(grad,), sums=(Sum(grad, reduced, axis, SHARDED),),
@@ -314,7 +323,7 @@ def _move(action: Move, geometry: Geometry) -> Effect:
         case UploadParam():
             new = v.new(unit)
             return Effect(reads=(new,), frees=(new,), **_refreshed(unit, geometry),
-                          carries=(Carry(new, tiers.optimizer, DEVICE),), work=Work("upload", unit))
+                          carries=(Carry(new, updates_on(geometry.placement), DEVICE),), work=Work("upload", unit))
         case FetchParam():
             rest = kept_params(unit, geometry)
             return Effect(reads=(rest,), makes=(v.part(unit) if geometry.shards > 1 else v.whole(unit),),
@@ -343,8 +352,12 @@ def _read_and_written(unit: int, geometry: Geometry) -> tuple[Carry, ...]:
     tiers, states = geometry.placement.tiers, v.states(unit)
     if tiers.optimizer is not NVME:
         return ()
-    params = (Carry(kept_params(unit, geometry), HOST, NVME),) if tiers.params is NVME else ()
-    return (Carry(v.offloaded(unit), NVME, HOST), Carry(states, NVME, HOST), Carry(states, HOST, NVME), *params)
+    found = [Carry(v.offloaded(unit), NVME, HOST), Carry(states, NVME, HOST), Carry(states, HOST, NVME)]
+    if tiers.params is NVME:
+        kept = kept_params(unit, geometry)
+        found += [] if MASTER in geometry.stored else [Carry(kept, NVME, HOST)]  # they are what is updated
+        found.append(Carry(kept, HOST, NVME))
+    return tuple(found)
 
 
 def _refreshed(unit: int, geometry: Geometry) -> dict[str, Any]:

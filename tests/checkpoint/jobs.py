@@ -39,8 +39,9 @@ def go_on(config: TrainConfig, group: Group, path: Path, **options) -> Resumed:
     """Weights are another seed's before, so that nothing is right by chance."""
     job = prepare(config, group, **options)
     for unit in job.state.units:
-        for _, buffer, _ in unit.kept():
-            buffer[: unit.layout.numel if buffer.size == unit.layout.padded_numel else None] = 7
+        for name, _, _ in unit.kept():
+            for span, values in unit.blocks(name, writes=True):
+                values[: max(unit.layout.numel - span.start, 0)] = 7
     return resume(job, path)
 
 
@@ -57,8 +58,8 @@ def numbers(job: Job) -> dict[str, object]:
 
 def kept(job: Job) -> list[bytes]:
     """Every buffer of this rank that rests, without padding at its end."""
-    return [buffer[: max(unit.layout.numel - unit.range_of(keep).start, 0)].tobytes()
-            for unit in job.state.units for _, buffer, keep in unit.kept()]
+    return [b"".join(values[: max(unit.layout.numel - span.start, 0)].tobytes() for span, values in unit.blocks(name))
+            for unit in job.state.units for name, _, _ in unit.kept()]
 
 
 __all__ = ["CONFIGS", "begin", "first", "go_on", "kept", "numbers", "save"]

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -9,7 +10,7 @@ from hypothesis import strategies as st
 
 from mpizero.dtypes import numpy_dtype
 from mpizero.errors import ConfigError
-from mpizero.optim import clip_coefficient, sum_of_squares
+from mpizero.optim import clip_coefficient, sum_of_squares, sums_of_squares
 from mpizero.optim.norms import NORM_BLOCK
 
 WIDE = np.empty(NORM_BLOCK)
@@ -22,6 +23,17 @@ def test_against_exact_sum(n, dtype):
         pytest.importorskip("ml_dtypes")
     flat = np.random.default_rng(n).standard_normal(n).astype(numpy_dtype(dtype))
     assert sum_of_squares(flat, WIDE) == pytest.approx(math.fsum(float(x) ** 2 for x in flat), rel=1e-14)
+
+
+@given(st.lists(st.integers(0, 3 * NORM_BLOCK), min_size=2, max_size=5), st.lists(st.integers(0, 3 * NORM_BLOCK)))
+def test_of_parts_that_come_in_blocks(ends, cuts):
+    """Bit for bit as of each part whole, wherever the blocks are cut."""
+    flat = np.random.default_rng(len(cuts)).standard_normal(3 * NORM_BLOCK).astype(np.float32)
+    parts = [slice(*pair) for pair in pairwise(sorted(ends))]
+    blocks = [slice(*pair) for pair in pairwise([0, *sorted(cuts), flat.size])]
+    found = sums_of_squares(parts, [(span, flat[span]) for span in blocks], WIDE)
+    assert found == [sum_of_squares(flat[part], WIDE) for part in parts]
+    assert sums_of_squares(parts, [], WIDE) == [0.0] * len(parts)
 
 
 def test_no_overflow_or_underflow_inside():

@@ -7,23 +7,24 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mpizero.errors import ConfigError
-from mpizero.layout import DEVICE, HOST, Tiers, offload_text, parse_offload
+from mpizero.layout import DEVICE, HOST, NVME, Tiers, offload_text, parse_offload
 from mpizero.schedule import STRATEGIES, StepSettings, show
 from mpizero.schedule.actions import (
-    AllGatherParam, AllReduceShard, Backward, Begin, DownloadGrad, DownloadKept, End, FetchParam, Forward, FreeGrad,
-    Move, OptimStep, Recompute, UploadGrad, UploadKept, UploadParam,
+    AllGatherParam, AllReduceShard, Backward, Begin, BroadcastParam, DownloadGrad, DownloadKept, End, FetchParam,
+    Forward, FreeGrad, Move, OptimStep, Recompute, UploadGrad, UploadKept, UploadParam,
 )
 from tests.schedule.changes import before, exchanged, refused, twice, without
 from tests.schedule.models import models
 from tests.schedule.toys import chain, setup, step
 
 CPU, ALL = "optimizer=cpu", "params=cpu,optimizer=cpu"
+FILES = "params=nvme,optimizer=nvme"
 
 
 def moves(actions):
     """`DownloadGrad(1)`; the other actions that touch gradients and parameters by their names alone."""
     return [show(action) for action in actions
-            if isinstance(action, Move | OptimStep | AllGatherParam | AllReduceShard | FreeGrad)]
+            if isinstance(action, Move | OptimStep | AllGatherParam | BroadcastParam | AllReduceShard | FreeGrad)]
 
 
 @pytest.mark.parametrize("stage, options, expected", [
@@ -42,6 +43,9 @@ def moves(actions):
      "AllReduceShard(1) DownloadGrad(1) AllReduceShard(0) DownloadGrad(0) OptimStep(0) UploadParam(0) "
      "AllGatherParam(0) OptimStep(1) UploadParam(1) AllGatherParam(1) FreeGrad(0) FreeGrad(1)"),
     # parameters that rest there come up for each use, and an update writes them where they are
+    ("3-broadcast", {"offload": FILES}, "FetchParam(0) BroadcastParam(0) FetchParam(1) BroadcastParam(1) FetchParam(1) "
+                                        "BroadcastParam(1) DownloadGrad(1) FetchParam(0) BroadcastParam(0) "
+                                        "DownloadGrad(0) OptimStep(0) OptimStep(1) FreeGrad(0) FreeGrad(1)"),
     ("3", {"offload": ALL}, "FetchParam(0) AllGatherParam(0) FetchParam(1) AllGatherParam(1) FetchParam(1) "
                             "AllGatherParam(1) DownloadGrad(1) FetchParam(0) AllGatherParam(0) DownloadGrad(0) "
                             "OptimStep(0) OptimStep(1) FreeGrad(0) FreeGrad(1)"),
@@ -62,6 +66,7 @@ def test_nothing_moves_where_all_rests_on_the_device():
     (OptimStep(1), "2", {}, "UploadParam(1): it reads new[1], which is not there"),
     (FetchParam(1), "3", {"offload": ALL}, "AllGatherParam(1): it reads part[1], which is not there"),
     (AllGatherParam(1), "3", {"offload": ALL}, "Forward(1, mb=0): whole[1] is stale"),
+    (BroadcastParam(1), "3-broadcast", {"offload": FILES}, "Forward(1, mb=0): whole[1] is stale"),
     (FreeGrad(1), "2", {}, "offloaded[1] is still there"),
     (UploadGrad(0), "2", {"shards": 2, "accumulation": 2}, "AllReduceShard(0): it reads reduced[0], which is not"),
 ])
@@ -121,19 +126,35 @@ def test_an_upload_goes_on_beside_the_next_update():
         "OptimStep(0)", "Begin(UploadParam(0))", "OptimStep(1)", "End(UploadParam(0))", "Begin(AllGatherParam(0))"]
 
 
+@pytest.mark.parametrize("depth, expected", [
+    # unit 1 comes from its file beside forward 0, and is gathered when it has come
+    (0, "Begin(FetchParam(1)) End(AllGatherParam(0)) Forward(0, mb=0) Reshard(0) End(FetchParam(1)) "
+        "Begin(AllGatherParam(1)) Begin(FetchParam(2)) End(AllGatherParam(1)) Forward(1, mb=0)"),
+    # unit 2 comes beside forward 0, and is gathered beside forward 1
+    (1, "Begin(FetchParam(2)) End(AllGatherParam(0)) Forward(0, mb=0) Reshard(0) End(FetchParam(2)) "
+        "Begin(AllGatherParam(2)) End(AllGatherParam(1)) Forward(1, mb=0)"),
+])
+def test_a_file_is_read_one_computation_before_its_gather(depth, expected):
+    """From the host it comes right before; and under a limit nothing is in memory earlier than that says."""
+    for found, options in ((True, {"offload": FILES}), (False, {"offload": ALL}),
+                           (False, {"offload": FILES, "limit_all_gathers": 2})):
+        actions = setup("3", chain((5, 7, 3)), 4, overlap=True, forward_prefetch=depth, **options).lists.accumulate
+        assert (f" {expected} " in " ".join(map(show, actions))) is found
+
+
 @settings(max_examples=60, deadline=None)
 @given(spec=models(), stage=st.sampled_from(list(STRATEGIES)), shards=st.sampled_from([None, 2]), params=st.booleans(),
        depth=st.integers(0, 2), limit=st.none() | st.integers(1, 3), accumulation=st.integers(1, 3),
-       no_sync=st.booleans(), overlap=st.booleans(), ranks=st.sampled_from([2, 4]))
-def test_every_list_is_legal(spec, stage, shards, params, depth, limit, accumulation, no_sync, overlap, ranks):
+       no_sync=st.booleans(), overlap=st.booleans(), ranks=st.sampled_from([2, 4]), files=st.booleans())
+def test_every_list_is_legal(spec, stage, shards, params, depth, limit, accumulation, no_sync, overlap, ranks, files):
     setup(stage, spec, ranks, None if stage == "0" else shards, accumulation=accumulation, no_sync=no_sync,
           overlap=overlap, backward_prefetch=depth, forward_prefetch=depth, limit_all_gathers=limit,
-          offload=ALL if params and stage == "3" else CPU)
+          offload=(ALL if params and stage.startswith("3") else CPU).replace("cpu", "nvme" if files else "cpu"))
 
 
 @pytest.mark.parametrize("text, tiers", [
     (None, Tiers()), ("optimizer=cpu", Tiers(optimizer=HOST)), ("params=cpu,optimizer=cpu", Tiers(HOST, HOST)),
-    ("optimizer=none", Tiers(DEVICE, DEVICE)),
+    ("optimizer=none", Tiers(DEVICE, DEVICE)), (FILES, Tiers(NVME, NVME)),
 ])
 def test_offload_is_read(text, tiers):
     assert parse_offload(text) == tiers
@@ -143,7 +164,7 @@ def test_offload_is_read(text, tiers):
 @pytest.mark.parametrize("text, words", [
     ("cpu", "cannot be read at 'cpu'"), ("optimizer=gpu", "cannot be read at 'optimizer=gpu'"),
     ("optimizer=cpu,optimizer=cpu", "each once"), ("params=cpu", "give optimizer= the same place"),
-    ("weights=cpu", "params, optimizer, checkpoints"),
+    ("checkpoints=nvme", "use checkpoints=cpu"), ("weights=cpu", "params, optimizer, checkpoints"),
 ])
 def test_offload_that_means_nothing(text, words):
     with pytest.raises(ConfigError, match=words):

@@ -7,10 +7,10 @@ from mpizero.schedule.passes.drop import without_lone_collectives, without_savin
 from mpizero.schedule.passes.gathers import (
     backward_prefetch, forward_prefetch, gather_once, keep_last_unit, limit_all_gathers,
 )
-from mpizero.schedule.passes.offload import offloaded
+from mpizero.schedule.passes.offload import fetched_ahead, offloaded
 from mpizero.schedule.passes.overlap import overlapped
 from mpizero.schedule.passes.recompute import recompute
 
-__all__ = ["backward_prefetch", "bucketed", "delayed", "forward_prefetch", "gather_once", "keep_last_unit",
-           "limit_all_gathers", "offloaded", "overlapped", "parse_bucket", "recompute", "without_lone_collectives",
-           "without_saving"]
+__all__ = ["backward_prefetch", "bucketed", "delayed", "fetched_ahead", "forward_prefetch", "gather_once",
+           "keep_last_unit", "limit_all_gathers", "offloaded", "overlapped", "parse_bucket", "recompute",
+           "without_lone_collectives", "without_saving"]

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from mpizero.layout.mesh import MeshShape
-from mpizero.schedule.actions import Action, AllGatherParam, AllReduceShard, Forward, Loss, Save
+from mpizero.schedule.actions import Action, AllGatherParam, AllReduceShard, BroadcastParam, Forward, Loss, Save
 
 
 def without_saving(actions: Iterable[Action]) -> list[Action]:
@@ -17,5 +17,5 @@ def without_saving(actions: Iterable[Action]) -> list[Action]:
 
 def without_lone_collectives(actions: Iterable[Action], mesh: MeshShape) -> list[Action]:
     """Drop the collectives in place that a group of one rank need not do."""
-    return [action for action in actions
-            if not (isinstance(action, AllReduceShard | AllGatherParam) and mesh.size(action.axis) == 1)]
+    in_place = AllReduceShard | AllGatherParam | BroadcastParam
+    return [action for action in actions if not (isinstance(action, in_place) and mesh.size(action.axis) == 1)]

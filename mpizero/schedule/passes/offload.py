@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from itertools import islice
+from itertools import islice, takewhile
 
 from mpizero.layout.placement import Placement
 from mpizero.layout.tiers import DEVICE
@@ -13,6 +13,8 @@ from mpizero.schedule.actions import (
     AllReduceGrad,
     AllReduceShard,
     Backward,
+    Broadcast,
+    BroadcastParam,
     Bucket,
     DownloadGrad,
     DownloadKept,
@@ -21,9 +23,11 @@ from mpizero.schedule.actions import (
     FreeGrad,
     LossBackward,
     OptimStep,
+    Phase,
     Recompute,
     ReduceGrad,
     ReduceScatterGrad,
+    Reshard,
     Save,
     StoreParam,
     Unshard,
@@ -105,8 +109,24 @@ def _shelved(actions: list[Action]) -> list[Action]:
     return out
 
 
+def fetched_ahead(actions: Iterable[Action]) -> list[Action]:
+    """Fetch what a gather completes one computation before the gather, so that from a file it has come by then; in the
+    same phase and order. One unit more is in memory."""
+    out: list[Action] = []
+    for action in actions:
+        place = len(out)
+        if isinstance(action, FetchParam):
+            stays = takewhile(lambda i: not isinstance(out[i], FetchParam | Phase) and out[i] != Reshard(action.unit),
+                              reversed(range(len(out))))
+            place = next((i for i in stays if isinstance(out[i], Forward | Recompute | Backward)), place)
+        out.insert(place, action)
+    return out
+
+
 def _fetched(action: Action) -> tuple[Action, ...]:
     """With what makes whole parameters of those that rest elsewhere."""
     if isinstance(action, Unshard):
         return FetchParam(action.unit), AllGatherParam(action.unit, action.axis)
+    if isinstance(action, Broadcast):
+        return FetchParam(action.unit), BroadcastParam(action.unit, action.axis)
     return (action,)

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from mpizero.layout.geometry import Geometry
-from mpizero.schedule.actions import Action, Begin, End, Going, Phase
+from mpizero.schedule.actions import Action, Begin, End, FetchParam, Going, Phase
 from mpizero.schedule.effects import Effect, effect_of
 
 
@@ -17,8 +17,9 @@ def overlapped(actions: Iterable[Action], geometry: Geometry) -> list[Action]:
     A reduction ends at the latest when the next one along its axis begins, so at most one whole gradient waits in
     memory while another is computed (as in PyTorch's FSDP2); and where the last backward is over, as there bytes are
     counted. A collective that needs the result of another one (the sum across replicas, of a shard that is still being
-    reduced) begins when that one ends, so that the rank computes on meanwhile. Of moves at most one goes each way, so
-    that at most one unit waits in memory for it.
+    reduced) begins when that one ends, so that the rank computes on meanwhile; but one that completes what was fetched
+    a computation ago begins where it stands. Of moves at most one goes each way, so that at most one unit waits in
+    memory for it.
     """
     actions, under_way = list(actions), _UnderWay(geometry)
     marks = [i for i, action in enumerate(actions) if isinstance(action, Phase) and action.name == "reduce"]
@@ -40,11 +41,16 @@ class _UnderWay:
         self.geometry = geometry
         self.out: list[Action] = []
         self.open: dict[Going, Effect] = {}
+        self.early: dict[Going, None] = {}  # of these, those beside which the rank has computed
         self.put_off: list[tuple[Going, Effect]] = []  # the same action may come twice
 
     def come(self, action: Going) -> None:
         """Begin it, or put it off."""
-        self.put_off.append((action, effect_of(action, self.geometry)))
+        effect = effect_of(action, self.geometry)
+        for other in [other for other in self.early if isinstance(other, FetchParam)]:
+            if self.open[other].meets(effect):
+                self._close(other)
+        self.put_off.append((action, effect))
         self._begin_ready()
 
     def make_way(self, effect: Effect, sums: bool) -> None:
@@ -56,6 +62,8 @@ class _UnderWay:
             self.end(next(iter(self.open)))
         while (going := next((going for going, other in self.open.items() if first(other)), None)) is not None:
             self.end(going)
+        if effect.computes:
+            self.early.update(dict.fromkeys(self.open))
 
     def end(self, action: Going) -> None:
         """And begin what was put off until now."""
@@ -64,6 +72,7 @@ class _UnderWay:
 
     def _close(self, action: Going) -> None:
         del self.open[action]
+        self.early.pop(action, None)
         self.out.append(End(action))
 
     def _begin_ready(self) -> None:
