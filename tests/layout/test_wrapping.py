@@ -68,7 +68,7 @@ TILED = ModelSpec(
     (None, [["in"], ["a.w[0]"], ["a.w[1]"], ["a.b"], ["b.w"]]),
     (named_policy("layer", TILED, "float16"), [["in"], ["a.w[0]"], ["a.w[1]"], ["a.b"], ["b.w"]]),
     (named_policy("10B", TILED, "float16"), [["in", "a.b"], ["a.w[0]"], ["a.w[1]"], ["b.w"]]),
-    ([["in", "a.b", "b.w"]], [["in", "a.b", "b.w"], ["a.w[0]"], ["a.w[1]"]])], ids=str)
+    ([["in", "a.b", "b.w"]], [["in", "a.b", "b.w"], ["a.w[0]"], ["a.w[1]"]])], ids=["segment", "layer", "10B", "lists"])
 def test_each_tile_is_a_unit_and_the_rest_as_the_policy_says(policy, units):
     wrapping = wrap(TILED, 2, policy)
     assert names(wrapping) == units
