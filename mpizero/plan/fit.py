@@ -1,11 +1,11 @@
 """Does the model fit, at which stage and with which offload, what does a step send, how long might it take, and which
 to choose. Every shard size that divides the ranks is tried, but for 1, which shards nothing, as stage 0 does.
 
-Bytes of states are exact plans of a step that gathers and reduces beside computing, as its seconds assume (offload: of
-actions that no run executes yet). Activations are those of a program that is named. With mpizero's own, bytes are all
-that `mpizero.train` needs on a device, exact, and no margin is kept free. PyTorch's are an estimate without what
-operators hold while they work; a margin is kept free for it. Seconds are an estimate: in each phase of a step the
-busiest resource counts, computing, links or memories; so they compare rows rather than foretell a run.
+Bytes of states are exact plans of a step that gathers and reduces beside computing, as its seconds assume. Activations
+are those of a program that is named. With mpizero's own, bytes are all that `mpizero.train` needs on a device, exact,
+and no margin is kept free. PyTorch's are an estimate without what operators hold while they work; a margin is kept free
+for it. Seconds are an estimate: in each phase of a step the busiest resource counts, computing, links or memories; so
+they compare rows rather than foretell a run.
 """
 
 from __future__ import annotations
@@ -230,8 +230,8 @@ def _legend(answer: Mapping[str, Any]) -> str:
             f"rank's, of {kept}. Host, NVMe: peaks of a rank; the ranks of a host share its "
             "memory. Out of host: sent to other hosts in a step by the busiest host, all its ranks together. Own: the "
             "device's own work, computing and update; exposed: what the step waits for beyond it. "
-            f"Fits ?: depends on what was not told{_untold(answer)}. Offload: planned, from actions that no run "
-            "executes yet.")
+            f"Fits ?: depends on what was not told{_untold(answer)}. Offload: cpu is mpizero.train's --offload "
+            "optimizer=cpu, cpu+params adds params=cpu, nvme is both in files.")
 
 
 def _untold(answer: Mapping[str, Any]) -> str:

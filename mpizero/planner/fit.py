@@ -20,7 +20,8 @@ CLOSE = 1.01  # rows within one percent of the fastest count as equally fast
 class Row:
     """One stage with one offload, at its best shard size. at_rest and peak: model-state bytes of a rank by tier.
     activations: None if unknown; device_bytes: the most on the device, with activations where they are known, and with
-    gradients that are being reduced. host_bytes: leaving the busiest host in a step, all its ranks together."""
+    gradients that are being reduced. host_bytes: leaving the busiest host in a step, all its ranks together.
+    moved_bytes: of a rank between tiers in a step, over every link that they take."""
 
     stage: str
     offload: str
@@ -31,6 +32,7 @@ class Row:
     device_bytes: int
     sent_bytes: int
     host_bytes: int
+    moved_bytes: int
     seconds: float
     compute_seconds: float
     exposed_seconds: float
@@ -67,11 +69,11 @@ def offloads(stage: str) -> list[Offload]:
 
 def preferred(found: Sequence[Row], ranks: int) -> Row:
     """The fastest; of equally fast ones the simplest, without offload and with one shard group, then the one that
-    sends least, then the one that needs least."""
+    sends least, then the one that moves least between tiers, then the one that needs least."""
     fastest = min(row.seconds for row in found)
     return min((row for row in found if row.seconds <= CLOSE * fastest),
                key=lambda row: (row.offload != "none", row.shard_size not in (1, ranks), row.sent_bytes,
-                                row.device_bytes))
+                                row.moved_bytes, row.device_bytes))
 
 
 def best_size(question: Question, stage: str, offload: Offload) -> Row:
@@ -104,6 +106,8 @@ def _row(chosen: Candidate, times: dict[int, Estimate]) -> Row:
     time, (kept, device), (lacks, unknown) = times[chosen.size], chosen.activations, chosen.verdict
     sends = [sent for phase in chosen.sends for sent in phase]
     leaving = leaving_bytes(sends, chosen.geometry.mesh, chosen.question.ranks_per_host)
+    moved = sum(move.nbytes for move in chosen.tiers.moves)
     return Row(chosen.stage, chosen.offload.name, chosen.size, chosen.tiers.at_rest, chosen.tiers.peak, kept, device,
-               sent_bytes(sends), leaving, time.seconds, time.compute_seconds, time.exposed_seconds, time.exposed,
-               time.by_resource, time.bound_by, lacks, unknown, {size: each.seconds for size, each in times.items()})
+               sent_bytes(sends), leaving, moved, time.seconds, time.compute_seconds, time.exposed_seconds,
+               time.exposed, time.by_resource, time.bound_by, lacks, unknown,
+               {size: each.seconds for size, each in times.items()})
