@@ -21,9 +21,10 @@ from mpizero.engine.task import Task
 from mpizero.engine.unit import Pending, Unit, Update
 from mpizero.errors import ConfigError
 from mpizero.layout import DEVICE, HOST, NVME, Axis, Tier, Wrapping
+from mpizero.layout.links import Way
 from mpizero.memory.kinds import ACTIVATION, KEPT_INPUT
 from mpizero.memory.ledger import Ledger
-from mpizero.memory.links import Link, Way
+from mpizero.memory.links import Link
 from mpizero.nn.ops.gradients import Gradients
 from mpizero.schedule import values as v
 from mpizero.schedule.actions import (

@@ -25,10 +25,11 @@ from mpizero.engine.unit import Unit
 from mpizero.errors import ConfigError, OutOfDeviceMemory
 from mpizero.layout import (DEVICE, HOST, NVME, OPTIMIZERS, ActivationBytes, Axis, Geometry, Policy, Tier, Wrapping,
                             freeze, named_policy, with_decay)
+from mpizero.layout.links import Way, parse_limits
 from mpizero.memory.heap import keep_heap
 from mpizero.memory.host import available_bytes
 from mpizero.memory.ledger import Ledger
-from mpizero.memory.links import Link, Way, make_links, parse_limits
+from mpizero.memory.links import Link, make_links
 from mpizero.memory.regions import Storage
 from mpizero.optim import ALONE, SGD, Adam, Lion, LossScaler, Optimizer, Workers
 from mpizero.planner import moved_by_link, plan_memory, plan_traffic, sent_bytes

@@ -9,10 +9,10 @@ import numpy as np
 from mpizero.comm import adder
 from mpizero.engine.unit import Array, Kept, Pending, Unit
 from mpizero.layout import DEVICE, HOST
-from mpizero.layout.links import chunk_numel
+from mpizero.layout.links import Way, chunk_numel
 from mpizero.memory.kinds import GRAD, WORKSPACE
 from mpizero.memory.ledger import Ledger
-from mpizero.memory.links import Link, Transfer, Way
+from mpizero.memory.links import Link, Transfer
 from mpizero.memory.regions import Region
 
 DOWN, UP = (DEVICE, HOST), (HOST, DEVICE)

@@ -11,8 +11,8 @@ from mpizero.engine.config import BY_MODEL, SIZES, CheckpointSettings, Settings,
 from mpizero.engine.optimizers import OptimSettings, defaults, having, parse_betas
 from mpizero.errors import ConfigError
 from mpizero.layout import NVME, check_policy, offload_text, optimizer_spec, parse_offload, require_narrow
+from mpizero.layout.links import parse_limits
 from mpizero.layout.models import GPTConfig, MLPSizes
-from mpizero.memory.links import parse_limits
 from mpizero.quantities import parse_memory
 from mpizero.schedule import StepSettings
 from mpizero.schedule.compose import LARGEST

@@ -13,9 +13,10 @@ from typing import final
 
 from mpizero.engine.moves import DOWN, UP
 from mpizero.engine.unit import Array, Pending
+from mpizero.layout.links import Way
 from mpizero.memory.kinds import KEPT_INPUT
 from mpizero.memory.ledger import Ledger, owner_of
-from mpizero.memory.links import Link, Way
+from mpizero.memory.links import Link
 
 
 @final

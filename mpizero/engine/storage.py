@@ -10,10 +10,11 @@ from mpizero.comm import Group
 from mpizero.engine.gather import gather_data
 from mpizero.errors import StorageError
 from mpizero.layout import HOST, NVME, Geometry, Tier
+from mpizero.layout.links import Way
 from mpizero.layout.files import file_bytes, lanes, spaces
 from mpizero.memory.files import StateFile, free_bytes
 from mpizero.memory.ledger import Ledger
-from mpizero.memory.links import Link, Way
+from mpizero.memory.links import Link
 from mpizero.memory.regions import Storage, make_lanes
 from mpizero.quantities import in_units
 from mpizero.text import counted

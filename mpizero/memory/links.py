@@ -19,10 +19,8 @@ from typing import Any, TypeVar, final
 
 import numpy as np
 
-from mpizero.errors import ConfigError
-from mpizero.layout import DEVICE, HOST, NVME, Tier
-from mpizero.layout.links import CHUNK, chunk_numel
-from mpizero.quantities import parse_rate
+from mpizero.layout import NVME, Tier
+from mpizero.layout.links import CHUNK, LINKS, Way, chunk_numel
 
 FILE_THREADS = 4  # of a link to or from files: as many requests at a time
 POLL_EVERY = 500e-6  # seconds between two looks at something else, while a rank waits for a link
@@ -45,23 +43,6 @@ class Moved:
     begin_s: float
     seconds: float
     exposed: float
-
-
-LINKS = {"host": (DEVICE, HOST), "nvme": (HOST, NVME)}  # as flags name them
-Way = tuple[Tier, Tier]
-
-
-def parse_limits(text: str | None) -> dict[Way, float]:
-    """`host=3GB/s,nvme=1GB/s` -> bytes a second of each way. ConfigError for what is no link or no rate."""
-    found: dict[Way, float] = {}
-    for part in text.split(",") if text else ():
-        name, _, rate = part.strip().partition("=")
-        if name not in LINKS or LINKS[name] in found:
-            raise ConfigError(f"`limit` {text!r} cannot be read at {part!r}: name links and their rates, each once, as "
-                              f"in host=3GB/s,nvme=1GB/s; links are {', '.join(LINKS)}")
-        above, below = LINKS[name]
-        found[above, below] = found[below, above] = parse_rate(rate)
-    return found
 
 
 def make_links(limits: Mapping[Way, float], poll: Callable[[], None]) -> dict[Way, Link]:

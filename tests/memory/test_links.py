@@ -9,8 +9,8 @@ import pytest
 
 from mpizero.errors import ConfigError
 from mpizero.layout import DEVICE, HOST, NVME
-from mpizero.layout.links import CHUNK, chunk_numel
-from mpizero.memory.links import Link, make_links, parse_limits
+from mpizero.layout.links import CHUNK, chunk_numel, parse_limits
+from mpizero.memory.links import Link, make_links
 
 DOWN = (DEVICE, HOST)
 SIZES = [0, 1, CHUNK // 4 - 1, CHUNK // 4, CHUNK // 4 + 1, 5 * CHUNK // 8]
