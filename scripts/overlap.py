@@ -63,11 +63,11 @@ def overlap() -> Demo:
                 {name: each.data() for name, each in played.items()})
 
 
-
 def _legend() -> str:
     """Of what is drawn here alone."""
     nothing = (", S all-reduce, U update", ", C computed again", ", v to the host, ^ from it")
     return reduce(lambda text, unused: text.replace(unused, ""), nothing, LEGEND)
+
 
 def _draw(name: str, timeline: Timeline) -> Any:
     return figures.timeline(name, timeline)
