@@ -116,8 +116,8 @@ from mpizero.comm import wait
 from mpizero.launcher import rank_in_job
 plan, summarise, proof = summary.plan_memory, train.summarise, train.proof
 
-def one_byte_more(*arguments):
-    made = plan(*arguments)
+def one_byte_more(*arguments, **options):
+    made = plan(*arguments, **options)
     made.after_backward["grad"] += rank_in_job() == 1
     return made
 
