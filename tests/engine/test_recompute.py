@@ -51,9 +51,8 @@ def recomputed(config, group, interval=1):
 
 
 @pytest.mark.parametrize("config, dtype, accumulation, interval", [
-    (SMALL, "float16", 1, 1), (SMALL, "float16", 2, 2), (SMALL, "float16", 4, 3),
-    (SMALL, "bfloat16", 1, 3), (SMALL, "bfloat16", 2, 1), (SMALL, "float32", 1, 2), (SMALL, "float32", 4, 1),
-    (TEXTS, "float16", 2, 1), (TEXTS, "bfloat16", 4, 2), (TEXTS, "float32", 1, 3)],
+    (SMALL, "float16", 1, 1), (SMALL, "float16", 4, 3), (SMALL, "bfloat16", 2, 1), (SMALL, "float32", 1, 2),
+    (TEXTS, "float16", 2, 1), (TEXTS, "bfloat16", 4, 2)],
     ids=lambda value: getattr(value, "model", None))
 def test_same_bits_at_every_stage(group, config, dtype, accumulation, interval):
     if dtype == "bfloat16":
