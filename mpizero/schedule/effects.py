@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, NamedTuple, assert_never
 
 from mpizero.layout.geometry import Geometry
@@ -105,7 +106,7 @@ class Work:
     pieces: tuple[Piece, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Effect:
     """What an action does to values.
 
@@ -145,7 +146,7 @@ class Effect:
         """Whether its work is to move something."""
         return bool(self.carries) and self.updates is None and not self.agrees
 
-    @property
+    @cached_property
     def touched(self) -> frozenset[Value]:
         """The values that are made, freed or changed."""
         turned = (*(value for pair in self.becomes for value in pair), *(each.target for each in self.sums))
@@ -154,7 +155,7 @@ class Effect:
                                                    v.whole(self.refreshes), v.part(self.refreshes))
         return frozenset((*self.makes, *self.adds, *self.frees, *turned, *states, *fresh))
 
-    @property
+    @cached_property
     def used(self) -> frozenset[Value]:
         """The values that are read or touched."""
         return self.touched.union(self.reads)
