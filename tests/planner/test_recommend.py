@@ -116,7 +116,7 @@ def test_no_fewer_ranks_would_do():
 def test_how_much_is_missing():
     question = POOR["recompute"]
     least = next(row for row in rows(question) if (row.stage, row.offload) == ("3", "cpu+params"))
-    assert (f"Stage 3 with offload cpu:  comes nearest and lacks {in_units(least.device_bytes - 40 * GB)} of "
+    assert (f"Stage 3 with offload cpu+params comes nearest and lacks {in_units(least.device_bytes - 40 * GB)} of "
             f"device memory (a rank needs {in_units(least.device_bytes)} and has 40 GB)") in advice(question).reason
 
 
