@@ -11,7 +11,7 @@ from typing import Any
 from mpizero.cli import Parser, on_rank_0, spelled
 from mpizero.comm import Group, cores_each, run_main, start
 from mpizero.comm.benchmark import Row, measure
-from mpizero.engine import overhead, updates
+from mpizero.engine import overhead, update_rate
 from mpizero.engine.alike import compare_flags
 from mpizero.engine.config import TrainConfig
 from mpizero.engine.resolve import resolve
@@ -144,8 +144,8 @@ def run_update(options: Any) -> int:
             raise ConfigError(f"{name} {value} cannot be measured: use at least 1, and less than 2^40")
     compare_flags(vars(options), world)
     on_rank_0(world, lambda: check_writable("--json", options.json))
-    _check_room(world, f"--numel {options.numel}", updates.BYTES * numel)
-    rows = updates.measure(world, numel, list(dict.fromkeys(threads)), options.repeat, options.block)
+    _check_room(world, f"--numel {options.numel}", update_rate.BYTES * numel)
+    rows = update_rate.measure(world, numel, list(dict.fromkeys(threads)), options.repeat, options.block)
     if world.rank == 0:
         print(f"{counted(world.size, 'rank')} at once, {numel:,} parameters each; medians of {options.repeat}")
         print(update_table(rows), flush=True)
@@ -161,7 +161,7 @@ def _numbers(flag: str, text: str) -> list[int]:
         raise ConfigError(f"{flag} {text!r} is no list of whole numbers: write it as in 1,2") from None
 
 
-def update_table(rows: Sequence[updates.Rate]) -> str:
+def update_table(rows: Sequence[update_rate.Rate]) -> str:
     """Rates in millions a second."""
     return table(("dtype", "threads", "block of a thread", "M params/s", "best", "ratio"),
                  [(row.dtype, row.threads, row.block, row.rate / 1e6, row.best / 1e6, row.ratio) for row in rows])

@@ -15,7 +15,7 @@ from mpizero.planner.costs import Costs, machine_costs
 from mpizero.planner.model import blocks, flat
 from mpizero.planner.timeline import LEGEND, Timeline, gantt, simulate
 from mpizero.schedule import Setup, StepSettings, set_up
-from mpizero.schedule.effects import Work
+from mpizero.schedule.effect import Work
 
 BLOCK = 12 * 5120**2  # parameters of a block of the lecture's 13B model, of 40 blocks and an embedding
 BLOCKS, WORLD, HOST = 40, 64, 8  # its blocks, its ranks and those of a host

@@ -15,7 +15,7 @@ import numpy as np
 from mpizero.comm import Group, all_gather_values, barrier, cores_each
 from mpizero.doctor.host import read
 from mpizero.dtypes import numpy_dtype
-from mpizero.engine.updates import DTYPES, adam
+from mpizero.engine.update_rate import DTYPES, adam
 from mpizero.layout.models import GPTConfig
 from mpizero.memory.ledger import Uncounted
 from mpizero.nn.gpt import gpt

@@ -8,7 +8,9 @@ from itertools import accumulate
 import numpy as np
 
 from mpizero.comm import adder, begin_all_reduce, begin_reduce_scatter
-from mpizero.engine.unit import Array, Pending, Unit
+from mpizero.engine.pending import Pending
+from mpizero.engine.rooms import Array
+from mpizero.engine.unit import Unit
 from mpizero.memory.kinds import GRAD, WORKSPACE
 from mpizero.schedule.actions import Bucket, Piece, ReduceScatterBucket, bucket_name
 

@@ -12,13 +12,15 @@ import numpy as np
 
 from mpizero.comm import Polled, Stream
 from mpizero.data import Batch
-from mpizero.engine import moves
+from mpizero.engine import collectives, moves
 from mpizero.engine.agreement import Agreed
 from mpizero.engine.beside import Host
 from mpizero.engine.bucket import reduce_bucket
+from mpizero.engine.pending import Pending
 from mpizero.engine.shelf import Shelf
 from mpizero.engine.task import Task
-from mpizero.engine.unit import Pending, Unit, Update
+from mpizero.engine.unit import Unit
+from mpizero.engine.update import Update, late_step, optim_step, store_param
 from mpizero.errors import ConfigError
 from mpizero.layout import DEVICE, HOST, NVME, Axis, Tier, Wrapping
 from mpizero.layout.links import Way
@@ -307,12 +309,12 @@ class Executor:
 
     def _late(self, action: OptimStep) -> Pending:
         assert self._update is not None, "an update needs its numbers"
-        return self.units[action.unit].late_step(self._update, self.host)
+        return late_step(self.units[action.unit], self._update, self.host)
 
     def _optim_step(self, action: OptimStep) -> None:
         assert self._update is not None, "an update needs its numbers"
         before = self._waited_for_files()
-        self.units[action.unit].optim_step(self._update)
+        optim_step(self.units[action.unit], self._update)
         self.spent[OptimStep] -= self._waited_for_files() - before  # which is no updating
 
     def _waited_for_files(self) -> float:
@@ -328,14 +330,14 @@ def _kind(action: Action) -> type:
 
 FILES = (HOST, NVME), (NVME, HOST)
 COLLECTIVES: dict[type, Callable[[Unit, Axis], Pending]] = {
-    Unshard: lambda unit, axis: unit.unshard(axis),
-    Broadcast: lambda unit, axis: unit.unshard(axis),
-    ReduceScatterGrad: lambda unit, axis: unit.reduce_scatter_grad(axis),
-    ReduceGrad: lambda unit, axis: unit.reduce_grad(axis),
-    AllReduceGrad: lambda unit, axis: unit.all_reduce_grad(axis),
-    AllReduceShard: lambda unit, axis: unit.all_reduce_shard(axis),
-    AllGatherParam: lambda unit, axis: unit.all_gather_param(axis),
-    BroadcastParam: lambda unit, axis: unit.broadcast_param(axis),
+    Unshard: collectives.unshard,
+    Broadcast: collectives.unshard,
+    ReduceScatterGrad: collectives.reduce_scatter_grad,
+    ReduceGrad: collectives.reduce_grad,
+    AllReduceGrad: collectives.all_reduce_grad,
+    AllReduceShard: collectives.all_reduce_shard,
+    AllGatherParam: collectives.all_gather_param,
+    BroadcastParam: collectives.broadcast_param,
 }
 MOVES: dict[type, Callable[[Unit, Mapping[Way, Link]], Pending]] = {
     DownloadGrad: moves.download_grad,
@@ -360,7 +362,7 @@ EXECUTE: dict[type, Callable[[Executor, Any], None]] = {
     OptimStep: Executor._optim_step,
     FreeGrad: lambda run, action: run.units[action.unit].free_grad(action.late),
     HoldGrad: lambda run, action: run.units[action.unit].hold_grad(),
-    StoreParam: lambda run, action: run.units[action.unit].store_param(),
+    StoreParam: lambda run, action: store_param(run.units[action.unit]),
     AwaitFree: lambda run, action: None,  # whoever computes has nothing under way
     Begin: Executor._begin,
     End: Executor._end,

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from mpizero.engine.collectives import begin_gather
 from mpizero.engine.unit import Unit
 from mpizero.layout import REPLICATED, Axis, ModelSpec
 from mpizero.memory.kinds import WORKSPACE
@@ -26,7 +27,7 @@ def whole_state(unit: Unit, name: str) -> np.ndarray:
     for span, values in unit.blocks(name):
         flat[span] = values
     if unit.placement.optim is not REPLICATED:
-        unit.begin_gather(flat, Axis.SHARD, "report").finish()
+        begin_gather(unit, flat, Axis.SHARD, "report").finish()
     return flat[: unit.layout.numel]
 
 

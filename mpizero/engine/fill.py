@@ -8,6 +8,7 @@ from typing import final
 import numpy as np
 
 from mpizero.engine.rooms import Array
+from mpizero.engine.collectives import all_gather_param
 from mpizero.engine.unit import Unit
 from mpizero.half import narrow
 from mpizero.layout import MASTER, REPLICATED, SHARDED, Axis, FlatLayout, rounding_block_numel
@@ -82,7 +83,7 @@ def params_from_master(unit: Unit) -> None:
             else:
                 np.copyto(out, master, casting="unsafe")  # same_kind does not know bfloat16
     if unit.placement.params is REPLICATED and unit.placement.optim is SHARDED:
-        unit.all_gather_param(Axis.SHARD).finish()
+        all_gather_param(unit, Axis.SHARD).finish()
 
 
 def _narrow(master: Array, out: Array, unit: Unit) -> None:

@@ -7,7 +7,9 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from mpizero.comm import adder
-from mpizero.engine.unit import Array, Kept, Pending, Unit
+from mpizero.engine.pending import Pending
+from mpizero.engine.rooms import Array, Kept
+from mpizero.engine.unit import Unit
 from mpizero.layout import DEVICE, HOST
 from mpizero.layout.links import Way, chunk_numel
 from mpizero.memory.kinds import GRAD, WORKSPACE
@@ -95,4 +97,4 @@ def upload_param(unit: Unit, links: Links) -> Pending:
 def fetch_param(unit: Unit, links: Links) -> Pending:
     """What this rank keeps, to its place in whole parameters, which are not gathered yet."""
     whole = unit.open_param()
-    return Pending(_up(unit.param, whole[unit.shard], links, "param", unit), lambda: None)
+    return Pending(_up(unit.param, whole[unit.shard], links, "param", unit))

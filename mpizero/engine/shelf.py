@@ -12,7 +12,8 @@ from collections.abc import Callable, Mapping
 from typing import final
 
 from mpizero.engine.moves import DOWN, UP
-from mpizero.engine.unit import Array, Pending
+from mpizero.engine.pending import Pending
+from mpizero.engine.rooms import Array
 from mpizero.layout.links import Way
 from mpizero.memory.kinds import KEPT_INPUT
 from mpizero.memory.ledger import Ledger, owner_of

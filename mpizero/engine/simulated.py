@@ -16,7 +16,7 @@ from mpizero.planner.costs import OF_SEGMENTS, OF_UNITS, Costs
 from mpizero.planner.timeline import Timeline, simulate
 from mpizero.schedule import Action, effect_of
 from mpizero.schedule.actions import bucket_name
-from mpizero.schedule.effects import Work
+from mpizero.schedule.effect import Work
 
 Row = dict[str, Any]
 

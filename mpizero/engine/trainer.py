@@ -16,7 +16,7 @@ from mpizero.engine.job import Job
 from mpizero.engine.moves import moved_bytes
 from mpizero.engine.replicas import check_replicas
 from mpizero.engine.spent import added, seconds_by
-from mpizero.engine.unit import Update
+from mpizero.engine.update import Update
 from mpizero.errors import DataError, DivergenceError
 from mpizero.memory.links import Moved
 from mpizero.optim import clip_coefficient, learning_rate

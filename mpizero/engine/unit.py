@@ -1,4 +1,4 @@
-"""One unit (FlatParameter) on one rank: its buffers, and the operations that actions stand for.
+"""One unit (FlatParameter) on one rank: its buffers. `collectives`, `moves`, `bucket` and `update` act on them.
 
 [Note: What a rank keeps]
 `param` is whole or a shard, by placement. The optimizer's range is whole or a shard too: `states` holds, by name, what
@@ -7,71 +7,23 @@ weights, are their own: then "master" is a view of `param`. So it is of a frozen
 units have owners, the shard of the owner is all of the unit, and that of others is empty.
 
 [Note: Where a rank keeps it] Each tier has its ledger. States off the device have the reduced gradient come to them
-(`offloaded`), and give new parameters (`new`), which go back up; `moves` says how. Whoever reads or writes what is kept
+(`offloaded`), and give new parameters (`new`), which go back up. Whoever reads or writes what is kept
 asks for its `blocks`, and does not care where it lies.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Iterator
 
 import numpy as np
 
-from mpizero.comm import (Collective, Mesh, Stream, begin_all_gather, begin_all_reduce, begin_broadcast, begin_reduce,
-                          begin_reduce_scatter)
+from mpizero.comm import Mesh
 from mpizero.dtypes import numpy_dtype
-from mpizero.engine.beside import Beside, Host
 from mpizero.engine.rooms import Array, Kept, Rooms, blocks
-from mpizero.layout import DEVICE, MASTER, OWNED, REPLICATED, SHARDED, UPDATE_BLOCK, Axis, Geometry, Keep, Tier
+from mpizero.layout import DEVICE, MASTER, OWNED, REPLICATED, SHARDED, Axis, Geometry, Keep, Tier
 from mpizero.memory.kinds import GRAD, OPTIM, PARAM, UNSHARDED_GRAD, UNSHARDED_PARAM
-from mpizero.memory.links import Transfer
 from mpizero.memory.regions import Block, Region
-from mpizero.optim import ALONE, Optimizer, Workers
 from mpizero.schedule import updates_on
-
-THREADED = 2 * UPDATE_BLOCK  # elements; of fewer an update is over before threads are awake
-
-
-@dataclass(frozen=True)
-class Update:
-    """What an update needs that only the whole job knows: decided when ranks agree, the same on every rank."""
-
-    optimizer: Optimizer
-    lr: float
-    step: int  # of the optimizer, counted from 1: skipped steps do not count
-    factor: float  # clip coefficient / loss scale
-    workers: Workers = ALONE  # threads of this rank
-
-
-@dataclass(frozen=True)
-class Pending:
-    """A collective, a move or a late update of a unit, not yet under way. done: what makes its result the unit's, once
-    it is over."""
-
-    going: Collective | Transfer | Beside
-    done: Callable[[], None]
-
-    def begin(self, stream: Stream) -> None:
-        """Set it going; `stream` drives collectives."""
-        if isinstance(self.going, Collective):
-            stream.begin(self.going)
-        else:
-            self.going.begin()
-
-    def end(self, stream: Stream) -> None:
-        """Wait for what was begun."""
-        if isinstance(self.going, Collective):
-            stream.finish(self.going)
-        else:
-            self.going.finish()
-        self.done()
-
-    def finish(self) -> None:
-        """Do it, alone."""
-        self.going.finish()
-        self.done()
 
 
 class Unit:
@@ -208,41 +160,21 @@ class Unit:
         assert self._unsharded_param is not None, f"unit {self.layout.name} is not gathered"
         return self._unsharded_param
 
-    def unshard(self, axis: Axis) -> Pending:
-        """All-gather the whole parameters from the shards, or broadcast them from the owner."""
-        assert self.placement.params is not REPLICATED and self._unsharded_param is None, \
-            f"unit {self.layout.name} is whole"
-        whole = self.open_param()
-        assert not isinstance(self.param, Region), f"unit {self.layout.name} rests in a file"
-        whole[self.shard] = self.param
-        return Pending(self.begin_gather(whole, axis, self.phase), _nothing)
+    @property
+    def gathered(self) -> bool:
+        """Whether parameters that are kept in parts are whole."""
+        return self._unsharded_param is not None
 
     def open_param(self) -> Array:
         """(padded_numel,) in `dtype`, to be filled."""
         self._unsharded_param = self.ledger.empty(self.layout.padded_numel, self.dtype, UNSHARDED_PARAM)
         return self._unsharded_param
 
-    def begin_gather(self, whole: Array, axis: Axis, phase: str) -> Collective:
-        """Complete `whole` (padded_numel,), in which each rank along the axis has what it keeps."""
-        group, name = self.mesh.group(axis), self.layout.name
-        if self.placement.params is OWNED:
-            return begin_broadcast(group, whole, self.owner, unit=name, phase=phase)
-        return begin_all_gather(group, whole, unit=name, phase=phase)
-
     def reshard(self) -> None:
         """Free the whole parameters."""
         assert self._unsharded_param is not None, f"unit {self.layout.name} is not gathered"
         self.ledger.discard(self._unsharded_param)
         self._unsharded_param = None
-
-    def broadcast_param(self, axis: Axis) -> Pending:
-        """Complete whole parameters from what the owner fetched."""
-        return Pending(self.begin_gather(self.whole_param, axis, self.phase), _nothing)
-
-    def all_gather_param(self, axis: Axis) -> Pending:
-        """Complete whole parameters from what each rank along the axis updated, or fetched."""
-        return Pending(begin_all_gather(self.mesh.group(axis), self.whole_param, unit=self.layout.name,
-                                        phase=self.phase), _nothing)
 
     # -- gradients ----------------------------------------------------------------------------------------------------
 
@@ -272,50 +204,6 @@ class Unit:
         self._unsharded_grad = None
         return flat
 
-    def reduce_scatter_grad(self, axis: Axis) -> Pending:
-        """Sum along the axis; the shard of the sum becomes, or is added to, the reduced gradient."""
-        return self._reduce(axis, begin_reduce_scatter)
-
-    def reduce_grad(self, axis: Axis) -> Pending:
-        """Sum along the axis; at the owner the whole sum becomes, or is added to, the reduced gradient."""
-        return self._reduce(axis, partial(begin_reduce, root=self.owner))
-
-    def _reduce(self, axis: Axis, begin: Callable[..., Collective]) -> Pending:
-        """To what this rank keeps."""
-        flat, first = self.close_grad(), self.reduced is None
-        if first:
-            self.reduced = self.ledger.empty(self.shard_numel, self.grad_dtype, GRAD)
-        ring = begin(self.mesh.group(axis), flat, self.reduced, accumulate=not first, wire=self.wire,
-                     unit=self.layout.name, phase=self.phase)
-        return Pending(ring, lambda: self.ledger.discard(flat))
-
-    def all_reduce_grad(self, axis: Axis) -> Pending:
-        """Sum along the axis; the whole sum becomes, or is added to, the reduced gradient."""
-        flat, first = self.close_grad(), self.reduced is None
-        in_place = first and self.grad_dtype == self.dtype
-        if first:
-            self.reduced = flat if in_place else self.ledger.empty(flat.size, self.grad_dtype, GRAD)
-        ring = begin_all_reduce(self.mesh.group(axis), flat, self.reduced, accumulate=not first, wire=self.wire,
-                                unit=self.layout.name, phase=self.phase)
-
-        def done() -> None:
-            if in_place:
-                self.ledger.rekind(flat, GRAD)
-            else:
-                self.ledger.discard(flat)
-
-        return Pending(ring, done)
-
-    def all_reduce_shard(self, axis: Axis) -> Pending:
-        """Sum this rank's shard of the reduced gradient along the axis; at an owner, shard by shard, since the order of
-        additions depends on where a ring cuts."""
-        assert self.reduced is not None, f"unit {self.layout.name} has no reduced gradient on the device"
-        part, parts = self.part_of(self.reduced, self.shard), 1
-        if self.placement.optim is OWNED:
-            parts = self.mesh.group(Axis.SHARD).size if part.size else 0
-        return Pending(begin_all_reduce(self.mesh.group(axis), part, wire=self.wire, parts=parts, unit=self.layout.name,
-                                        phase=self.phase), _nothing)
-
     def free_grad(self, late: bool = False) -> None:
         """Free the reduced gradient, or the one that was held for a late update."""
         if late:
@@ -340,51 +228,3 @@ class Unit:
         """Say that it must not be read again. What is in a file cannot be."""
         if not isinstance(kept, Region):
             self.ledger.discard(kept)
-
-    # -- update -------------------------------------------------------------------------------------------------------
-
-    def optim_step(self, update: Update) -> None:
-        """The optimizer on this rank's range; the result is rounded into the parameters it keeps, or into `new` where
-        these are not where the states are. Weight decay shrinks the elements of its own parameters alone, wherever the
-        shard begins."""
-        assert self._unsharded_param is None, f"unit {self.layout.name} is gathered: its whole parameters would be old"
-        kept = self.range_of(self.placement.optim)
-        streams = {"grad": self.blocks("grad", kept)}
-        streams |= {name: self.blocks(name, kept, writes=True) for name in self.states}
-        if self.placement.apart:
-            self.new = self.updating.empty(kept.stop - kept.start, self.dtype, PARAM)
-        elif self.has_master:
-            streams["out"] = self.blocks("param", kept, reads=False, writes=True)
-        for found in zip(*streams.values(), strict=True):
-            arrays, part = {name: values for name, (_, values) in zip(streams, found, strict=True)}, found[0][0]
-            out = arrays.get("out") if self.new is None else self.new[part.start - kept.start : part.stop - kept.start]
-            self._prepared(update, arrays, part, out)()
-
-    def late_step(self, update: Update, host: Host) -> Pending:
-        """The same in the host's thread, of the gradient that is held. Its storage is taken now."""
-        assert self.held is not None and self.placement.apart, f"unit {self.layout.name} holds no gradient"
-        kept = self.range_of(self.placement.optim)
-        arrays = {name: values for name in self.states for _, values in self.blocks(name, kept)}
-        self.new = self.updating.empty(kept.stop - kept.start, self.dtype, PARAM)
-        go = self._prepared(update, arrays | {"grad": self.held}, kept, self.new)
-        return Pending(Beside(host, self.layout.name, go), _nothing)
-
-    def _prepared(self, update: Update, arrays: Mapping[str, Array], part: slice,
-                  out: Array | None) -> Callable[[], None]:
-        """The update of the elements `part`, of which `arrays` holds gradient and states by name."""
-        master = arrays[MASTER.name]
-        return update.optimizer.prepared(master, arrays, arrays["grad"], lr=update.lr, step=update.step,
-                                         factor=update.factor, mem=self.updating, out=out,
-                                         decayed=self.layout.decayed(part),
-                                         workers=update.workers if master.size >= THREADED else ALONE)
-
-    def store_param(self) -> None:
-        """What a late update gave, into the parameters that are kept on its tier."""
-        assert self.new is not None, f"unit {self.layout.name} has no new parameters"
-        np.copyto(self.updated_param, self.new)
-        self.updating.discard(self.new)
-        self.new = None
-
-
-def _nothing() -> None:
-    """Of a collective in place."""

@@ -15,7 +15,7 @@ from mpizero.planner.traffic import plan_traffic
 from mpizero.schedule.actions import (
     Action, AllReduceGrad, AllReduceShard, Broadcast, ReduceGrad, ReduceScatterGrad, Unshard, bucket_name,
 )
-from mpizero.schedule.effects import Work
+from mpizero.schedule.effect import Work
 
 Seconds = float | Sequence[float]
 # kinds of work; the others are of units

@@ -27,7 +27,9 @@ from mpizero.memory.kinds import (
 from mpizero.planner.activations import Storage, storage_bytes, storages
 from mpizero.planner.workspace import tape_of, workspace
 from mpizero.schedule.actions import Action, Backward, Forward, Loss, LossBackward, Phase, Recompute
-from mpizero.schedule.effects import Became, Carry, Change, Effect, Freed, Made, Send, flow, resting, tier_of
+from mpizero.schedule.effect import Carry, Effect, Send
+from mpizero.schedule.flow import Became, Change, Freed, Made, flow
+from mpizero.schedule.places import resting, tier_of
 from mpizero.schedule.values import Name, Value
 
 Computation = Forward | Recompute | Loss | LossBackward | Backward

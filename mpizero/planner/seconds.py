@@ -22,7 +22,8 @@ from mpizero.planner.question import Question
 from mpizero.planner.tiers import Offload
 from mpizero.planner.traffic import Sent, sent_by
 from mpizero.schedule.actions import Action, Phase
-from mpizero.schedule.effects import Effect, effect_of
+from mpizero.schedule.effect import Effect
+from mpizero.schedule.effects import effect_of
 
 OWN = ("compute", "memory")  # resources of the device itself; the others are links, and the host's CPUs
 LINKS = {"down": "PCIe down", "up": "PCIe up", "nvme": "NVMe"}

@@ -22,7 +22,9 @@ from mpizero.errors import ConfigError
 from mpizero.layout import DEVICE, Axis, Geometry
 from mpizero.planner.costs import Costs
 from mpizero.schedule.actions import Action, Begin, show
-from mpizero.schedule.effects import Change, Effect, Freed, Made, Work, flow, kept_params
+from mpizero.schedule.effect import Effect, Work
+from mpizero.schedule.flow import Change, Freed, Made, flow
+from mpizero.schedule.places import kept_params
 from mpizero.schedule.values import Name, Value
 
 # streams; replicas: where state is sharded; down, up: of the links between tiers; host: of updates that are begun

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 
 from mpizero.layout import OWNED, REPLICATED, Axis, Geometry, rings
 from mpizero.schedule.actions import Action
-from mpizero.schedule.effects import Effect, effect_of
+from mpizero.schedule.effect import Effect
+from mpizero.schedule.effects import effect_of
 
 
 @dataclass(frozen=True)

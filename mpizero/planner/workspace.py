@@ -11,7 +11,8 @@ from mpizero.layout.rings import Dtypes, all_reduce_bytes, bucket_bytes, reduce_
 from mpizero.layout.states import MASTER, stored_states
 from mpizero.layout.tape import Tape
 from mpizero.schedule.actions import Action, Backward, Forward, Loss, LossBackward, Recompute
-from mpizero.schedule.effects import Effect, updates_on
+from mpizero.schedule.effect import Effect
+from mpizero.schedule.places import updates_on
 from mpizero.schedule.values import Name
 
 

@@ -6,16 +6,15 @@ its execution (`engine.executor`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
-from typing import Any, NamedTuple, assert_never
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any, assert_never
 
 from mpizero.layout.geometry import Geometry
 from mpizero.layout.mesh import Axis
-from mpizero.layout.placement import OWNED, REPLICATED, SHARDED, Keep, Placement
+from mpizero.layout.placement import OWNED, REPLICATED, SHARDED, Keep
 from mpizero.layout.states import MASTER
-from mpizero.layout.tiers import DEVICE, HOST, NVME, Tier
+from mpizero.layout.tiers import DEVICE, HOST, NVME
 from mpizero.layout.wrapping import SegmentUse
 from mpizero.schedule import values as v
 from mpizero.schedule.actions import (
@@ -46,7 +45,6 @@ from mpizero.schedule.actions import (
     MoveKept,
     OptimStep,
     Phase,
-    Piece,
     Recompute,
     ReduceGrad,
     ReduceScatterBucket,
@@ -60,110 +58,9 @@ from mpizero.schedule.actions import (
     UploadKept,
     UploadParam,
 )
-from mpizero.schedule.values import Name, Value
-
-Values = tuple[Value, ...]
-
-
-class Sum(NamedTuple):
-    """Gradients are summed along `axis` (None: only moved); the sum becomes `target`, or is added to it. extent: of the
-    unit, what the target then holds. piece: of the gradient, unless all of it."""
-
-    source: Value
-    target: Value
-    axis: Axis | None
-    extent: Keep
-    piece: Piece | None = None
-
-
-class Send(NamedTuple):
-    """What goes along `axis`, in a ring unless it comes from the unit's owner (broadcast) or goes there (reduce).
-    extent: of the unit, what is sent. chunk: elements of each chunk, where that is a bucket, of pieces up to one of
-    `unit`."""
-
-    op: str
-    unit: int
-    extent: Keep
-    axis: Axis
-    chunk: int | None = None
-
-
-class Carry(NamedTuple):
-    """What moves between tiers: as many bytes as `value` holds."""
-
-    value: Value
-    source: Tier
-    target: Tier
-
-
-@dataclass(frozen=True, slots=True)
-class Work:
-    """What takes time. kind: as `planner.costs` and charts name it; index: of the segment or unit. pieces: of a
-    bucket, up to one of that unit."""
-
-    kind: str
-    index: int
-    pieces: tuple[Piece, ...] = ()
-
-
-@dataclass(frozen=True)
-class Effect:
-    """What an action does to values.
-
-    reads: must be there and current. makes: must not be there, and is afterwards. adds: is made unless it is there,
-    then added to. becomes: the storage of the first of a pair turns into the second, or is added to it and freed.
-    frees: must be there, and is not afterwards. during: lives while the action runs. agrees: gradients are complete,
-    and all ranks know it. updates: the unit whose states are new afterwards. refreshes: the unit of whose kept
-    parameters this rank's part is new afterwards. awaits: the host waits for the memory that this value held. begins,
-    ends: the effect of the collective or move that is set going, or waited for: meanwhile nobody else may use what it
-    makes, or change what it reads.
-    """
-
-    reads: Values = ()
-    makes: Values = ()
-    adds: Values = ()
-    becomes: tuple[tuple[Value, Value], ...] = ()
-    frees: Values = ()
-    during: Values = ()
-    sums: tuple[Sum, ...] = ()
-    agrees: bool = False
-    updates: int | None = None
-    refreshes: int | None = None
-    sends: Send | None = None
-    carries: tuple[Carry, ...] = ()
-    work: Work | None = None
-    awaits: Value | None = None
-    begins: Effect | None = None
-    ends: Effect | None = None
-
-    @property
-    def computes(self) -> bool:
-        """Whether its work is this rank's own, not a ring's or a link's."""
-        return self.work is not None and self.sends is None and not self.moves
-
-    @property
-    def moves(self) -> bool:
-        """Whether its work is to move something."""
-        return bool(self.carries) and self.updates is None and not self.agrees
-
-    @cached_property
-    def touched(self) -> frozenset[Value]:
-        """The values that are made, freed or changed."""
-        turned = (*(value for pair in self.becomes for value in pair), *(each.target for each in self.sums))
-        states = () if self.updates is None else (v.states(self.updates),)
-        fresh = () if self.refreshes is None else (v.shard(self.refreshes), v.own(self.refreshes),
-                                                   v.whole(self.refreshes), v.part(self.refreshes))
-        return frozenset((*self.makes, *self.adds, *self.frees, *turned, *states, *fresh))
-
-    @cached_property
-    def used(self) -> frozenset[Value]:
-        """The values that are read or touched."""
-        return self.touched.union(self.reads)
-
-    def meets(self, other: Effect) -> bool:
-        """Whether the two must come one after the other: one touches what the other uses."""
-        return not (self.touched.isdisjoint(other.used) and self.used.isdisjoint(other.touched))
-
+from mpizero.schedule.effect import Carry, Effect, Send, Sum, Work
+from mpizero.schedule.places import final_grad, kept_params, updates_a_part, updates_on
+from mpizero.schedule.values import Value
 
 NOTHING = Effect()
 
@@ -363,7 +260,7 @@ def _read_and_written(unit: int, geometry: Geometry) -> tuple[Carry, ...]:
 
 def _refreshed(unit: int, geometry: Geometry) -> dict[str, Any]:
     """What an effect has that writes new parameters where they are kept."""
-    return {"refreshes": unit, "becomes": ((v.whole(unit), v.part(unit)),) if _updates_a_part(geometry) else ()}
+    return {"refreshes": unit, "becomes": ((v.whole(unit), v.part(unit)),) if updates_a_part(geometry) else ()}
 
 
 def _grad_of(unit: int, late: bool, geometry: Geometry) -> Value:
@@ -371,102 +268,6 @@ def _grad_of(unit: int, late: bool, geometry: Geometry) -> Value:
     return v.held(unit) if late else final_grad(unit, geometry)
 
 
-def final_grad(unit: int, geometry: Geometry) -> Value:
-    """The gradient on which ranks agree, and that the optimizer reads."""
-    return v.reduced(unit) if geometry.placement.tiers.optimizer is DEVICE else v.offloaded(unit)
-
-
 def _sent(op: str, unit: int, extent: Keep, axis: Axis, kind: str | None = None) -> dict[str, Any]:
     """What a collective adds to an effect. kind: of its work, where `op` does not name it."""
     return {"sends": Send(op, unit, extent, axis), "work": Work(kind or op, unit)}
-
-
-def kept_params(unit: int, geometry: Geometry) -> Value:
-    """The parameters of the unit that a rank keeps between steps."""
-    return {REPLICATED: v.whole, SHARDED: v.shard, OWNED: v.own}[geometry.placement.params](unit)
-
-
-def updates_on(placement: Placement) -> Tier:
-    """Where updates run, and gradients are looked at for them: on the host for states in files."""
-    return DEVICE if placement.tiers.optimizer is DEVICE else HOST
-
-
-def tier_of(value: Value, placement: Placement) -> Tier:
-    """Where it lies."""
-    match value.name:
-        case Name.SHARD | Name.OWN:
-            return placement.tiers.params
-        case Name.STATES | Name.OFFLOADED | Name.HELD:
-            return placement.tiers.optimizer
-        case Name.GRAD_FP32 | Name.NEW:
-            return updates_on(placement)
-        case Name.SHELVED:
-            return placement.tiers.checkpoints
-        case _:
-            return DEVICE
-
-
-def _updates_a_part(geometry: Geometry) -> bool:
-    """Whether a rank keeps whole parameters, but updates its own part of them alone."""
-    placement = geometry.placement
-    return placement.params is REPLICATED and placement.optim is SHARDED and geometry.mesh.size(Axis.SHARD) > 1
-
-
-def resting(geometry: Geometry) -> frozenset[Value]:
-    """What is there between steps."""
-    wrapping = geometry.wrapping
-    return frozenset([kept_params(unit, geometry) for unit in range(len(wrapping.units))]
-                     + [v.states(unit) for unit in wrapping.trained])
-
-
-# -- the flow: which values come and go, in the order in which storage is taken and given back ------------------------
-
-
-class Made(NamedTuple):
-    """Storage is taken for it."""
-
-    value: Value
-
-
-class Freed(NamedTuple):
-    """Its storage is given back."""
-
-    value: Value
-
-
-class Became(NamedTuple):
-    """The same storage under another name."""
-
-    value: Value
-    new: Value
-
-
-Change = Made | Freed | Became
-
-
-def changes(effect: Effect, there: set[Value]) -> Iterator[Change]:
-    """What comes and goes in an action that meets the values `there`, which are brought up to date. New storage is
-    taken first."""
-    for value in effect.during:
-        yield Made(value)
-    for value in (*effect.makes, *effect.adds):
-        if value not in there:
-            there.add(value)
-            yield Made(value)
-    for old, new in effect.becomes:
-        there.discard(old)
-        yield Freed(old) if new in there else Became(old, new)
-        there.add(new)
-    for value in effect.frees:
-        there.discard(value)
-        yield Freed(value)
-    for value in effect.during:
-        yield Freed(value)
-
-
-def flow(actions: Iterable[Action], geometry: Geometry) -> Iterator[tuple[Action, Effect, list[Change]]]:
-    """Each action with its effect and what comes and goes in it, from rest on."""
-    there = set(resting(geometry))
-    for action in actions:
-        effect = effect_of(action, geometry)
-        yield action, effect, list(changes(effect, there))

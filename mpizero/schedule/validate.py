@@ -12,19 +12,10 @@ from mpizero.layout.mesh import Axis
 from mpizero.layout.placement import OWNED, REPLICATED, SHARDED, Keep
 from mpizero.schedule import values as v
 from mpizero.schedule.actions import Action, show
-from mpizero.schedule.effects import (
-    Became,
-    Change,
-    Effect,
-    Freed,
-    Made,
-    Send,
-    Sum,
-    changes,
-    effect_of,
-    kept_params,
-    resting,
-)
+from mpizero.schedule.effect import Effect, Send, Sum
+from mpizero.schedule.effects import effect_of
+from mpizero.schedule.flow import Became, Change, Freed, Made, changes
+from mpizero.schedule.places import kept_params, resting
 from mpizero.schedule.values import Name, Value
 
 

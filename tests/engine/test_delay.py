@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from mpizero.engine import beside, trainer, unit
+from mpizero.engine import beside, trainer, update
 from mpizero.engine.job import prepare
 from mpizero.engine.summary import summarise
 from mpizero.engine.trace import trace
@@ -80,7 +80,7 @@ def test_the_reference_without_delay_is_a_run_without(group):
 
 def test_stages_replicas_and_threads_have_the_same_bits(group, monkeypatch):
     """Of a GPT too, clipped, with weight decay."""
-    monkeypatch.setattr(unit, "THREADED", 1)
+    monkeypatch.setattr(update, "THREADED", 1)
     config = replace(GPT, offload=CPU, delayed_update_after=1, clip=0.5)
     expected = run(replace(config, stage="2"), group)[1]
     for stage in ("0", "3"):

@@ -7,10 +7,11 @@ from typing import get_args
 
 import pytest
 
+from mpizero.engine.collectives import unshard
 from mpizero.engine.executor import EXECUTE
 from mpizero.engine.job import prepare
 from mpizero.engine.trainer import run_steps
-from mpizero.engine.unit import Update
+from mpizero.engine.update import Update, optim_step
 from mpizero.layout import Axis
 from mpizero.optim import Adam
 from mpizero.schedule import STRATEGIES, Action, IllegalSchedule, UnknownAction, flow, validate
@@ -82,13 +83,13 @@ def test_wrong_lists_are_refused_and_do_not_run(group, change):
 def test_units_refuse_to_compute_with_old_parameters(group):
     """Also past the validator."""
     unit = prepare(replace(CONFIG, stage="3"), group).state.units[1]
-    unit.unshard(Axis.SHARD).finish()
+    unshard(unit, Axis.SHARD).finish()
     with pytest.raises(AssertionError, match="is gathered: its whole parameters would be old"):
-        unit.optim_step(Update(Adam(), lr=1.0, step=1, factor=1.0))
+        optim_step(unit, Update(Adam(), lr=1.0, step=1, factor=1.0))
     with pytest.raises(AssertionError, match="is whole"):
-        unit.unshard(Axis.SHARD)
+        unshard(unit, Axis.SHARD)
     unit.reshard()
     with pytest.raises(AssertionError, match="is not gathered"):
         unit.whole_param.sum()
     with pytest.raises(AssertionError, match="is whole"):
-        prepare(replace(CONFIG, stage="2"), group).state.units[1].unshard(Axis.SHARD)
+        unshard(prepare(replace(CONFIG, stage="2"), group).state.units[1], Axis.SHARD)

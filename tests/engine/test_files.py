@@ -12,7 +12,8 @@ import pytest
 from mpizero.engine import storage
 from mpizero.engine.job import prepare
 from mpizero.engine.trainer import run_steps
-from mpizero.engine.unit import Unit, Update
+from mpizero.engine.unit import Unit
+from mpizero.engine.update import Update
 from mpizero.errors import ConfigError, OutOfDeviceMemory, StorageError
 from mpizero.layout import HOST, NVME, flat
 from mpizero.layout import files as layout_files

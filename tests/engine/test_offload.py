@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from mpizero.comm import hosts as places
-from mpizero.engine import moves, unit
+from mpizero.engine import moves, update
 from mpizero.engine.job import prepare
 from mpizero.engine.trainer import run_steps
 from mpizero.errors import OutOfDeviceMemory
@@ -48,7 +48,7 @@ def test_same_bits_and_as_planned(group, stage, options):
 
 @pytest.mark.parametrize("offload", [CPU, ALL])
 def test_no_bit_and_no_byte_depends_on_threads(group, offload, monkeypatch):
-    monkeypatch.setattr(unit, "THREADED", 1)
+    monkeypatch.setattr(update, "THREADED", 1)
     config = replace(GPT, stage="3", steps=2, offload=offload)
     found = [run_as_planned(replace(config, host_threads=threads), group) for threads in (1, 2, 7)]
     assert [job.workers.number for job, _ in found] == [1, 2, 7]

@@ -13,10 +13,12 @@ import pytest
 
 from mpizero.comm import all_gather_values, barrier, mixed
 from mpizero.engine import trainer
+from mpizero.engine.executor import COLLECTIVES
 from mpizero.engine.job import prepare
+from mpizero.engine.pending import Pending
 from mpizero.engine.trainer import evaluate_loss, run_steps
-from mpizero.engine.unit import Pending, Unit
-from mpizero.schedule.actions import AllGatherParam
+from mpizero.engine.unit import Unit
+from mpizero.schedule.actions import AllGatherParam, Unshard
 from tests.engine.runs import GPT, MLP, distance, outcome, run
 
 CLOSE, FAR = 1e-5, 1e-2
@@ -146,7 +148,7 @@ def test_mutation_reduction_left_out(several, wrong_by, monkeypatch):
 
 def test_mutation_stale_shard(several, wrong_by, monkeypatch):
     """Stage 3 whose gathered parameters come from the first step for ever."""
-    unshard, first = Unit.unshard, {}
+    unshard, first = COLLECTIVES[Unshard], {}
 
     def stale(unit, axis):
         pending = unshard(unit, axis)
@@ -157,5 +159,5 @@ def test_mutation_stale_shard(several, wrong_by, monkeypatch):
 
         return Pending(pending.going, done)
 
-    monkeypatch.setattr(Unit, "unshard", stale)
+    monkeypatch.setitem(COLLECTIVES, Unshard, stale)
     assert wrong_by(prepare(replace(CONFIG, stage="3"), several)) > FAR

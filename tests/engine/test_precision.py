@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from mpizero.engine.executor import COLLECTIVES
 from mpizero.engine.job import prepare
 from mpizero.engine.resolve import resolve
 from mpizero.engine.summary import summarise
@@ -17,6 +18,7 @@ from mpizero.engine.unit import Unit
 from mpizero.errors import ConfigError, LossScaleError
 from mpizero.memory.kinds import GRAD
 from mpizero.schedule import STRATEGIES
+from mpizero.schedule.actions import ReduceScatterGrad
 from tests.engine.plans import follows_its_plan
 from tests.engine.runs import GPT, MLP, outcome, run
 
@@ -138,7 +140,7 @@ def test_formula_of_a_hybrid_mesh(group):
 def test_no_copy_of_gradients_in_another_dtype_lasts(group, monkeypatch):
     """What the reduction leaves is the shard of the sum alone, and of workspace nothing."""
     job = prepare(replace(MLP, hidden=96, stage="3", steps=1, reduce_dtype="float32", loss_scale=1.0), group)
-    reduce, seen = Unit.reduce_scatter_grad, []
+    reduce, seen = COLLECTIVES[ReduceScatterGrad], []
 
     def noting(unit, axis):
         before = dict(job.ledger.live)
@@ -148,7 +150,7 @@ def test_no_copy_of_gradients_in_another_dtype_lasts(group, monkeypatch):
         return done
 
     done = SimpleNamespace(finish=lambda: None)
-    monkeypatch.setattr(Unit, "reduce_scatter_grad", noting)
+    monkeypatch.setitem(COLLECTIVES, ReduceScatterGrad, noting)
     run_steps(job)
     for unit, change in zip(reversed(job.state.units), seen, strict=True):
         assert change.pop(GRAD) == 4 * unit.layout.shard_numel(group.size)

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from mpizero.engine.collectives import reduce_scatter_grad, unshard
 from mpizero.engine.job import prepare
 from mpizero.engine.trainer import AGREEMENT_OPS, run_steps
 from mpizero.layout import Axis
@@ -125,14 +126,14 @@ def test_padding_stays_zero(group, monkeypatch, stage):
 def test_debug_mode_poisons_what_is_freed(group):
     job = prepare(replace(MLP, stage="3"), group, debug=True)
     unit = job.state.units[0]
-    unit.unshard(Axis.SHARD).finish()
+    unshard(unit, Axis.SHARD).finish()
     params = unit.whole_param
     assert np.isfinite(params[: unit.layout.numel]).all()
     unit.reshard()
     for view in unit.open_grad().values():
         view.fill(1)
     grads = unit._unsharded_grad
-    unit.reduce_scatter_grad(Axis.SHARD).finish()
+    reduce_scatter_grad(unit, Axis.SHARD).finish()
     reduced = unit.grad
     unit.free_grad()
     assert all(np.isnan(freed).all() for freed in (params, grads, reduced))

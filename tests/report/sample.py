@@ -27,7 +27,7 @@ from mpizero.planner.traffic import Sent
 from mpizero.report.log import Log
 from mpizero.schedule import StepSettings, effect_of, set_up, show
 from mpizero.schedule.actions import Action, Agree, LoadBatch, Loss, LossBackward, Phase
-from mpizero.schedule.effects import Work
+from mpizero.schedule.effect import Work
 from tests.schedule.toys import chain
 
 # of each kind of work, for each element

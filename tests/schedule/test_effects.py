@@ -20,7 +20,9 @@ from mpizero.schedule.actions import (
     Agree, AllGatherParam, AllReduceGrad, AllReduceShard, Backward, Forward, LoadBatch, Loss, OptimStep, Phase,
     ReduceScatterGrad, Unshard,
 )
-from mpizero.schedule.effects import Became, Freed, Made, Send, Sum, Work, kept_params, resting
+from mpizero.schedule.effect import Send, Sum, Work
+from mpizero.schedule.flow import Became, Freed, Made
+from mpizero.schedule.places import kept_params, resting
 from tests.schedule.toys import chain, setup, step, tied
 
 TOYS = [(stage, spec, shards, accumulation, no_sync)

@@ -11,7 +11,8 @@ from mpizero.schedule import values as v
 from mpizero.schedule.actions import (
     AllReduceShard, Begin, Broadcast, End, OptimStep, ReduceGrad, ReduceScatterGrad, Reshard, Unshard,
 )
-from mpizero.schedule.effects import Send, Sum, Work, kept_params
+from mpizero.schedule.effect import Send, Sum, Work
+from mpizero.schedule.places import kept_params
 from tests.schedule.changes import exchanged, refused, without
 from tests.schedule.toys import chain, step, tied
 

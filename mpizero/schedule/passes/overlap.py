@@ -7,7 +7,8 @@ from collections.abc import Iterable
 
 from mpizero.layout.geometry import Geometry
 from mpizero.schedule.actions import Action, Begin, End, FetchParam, Going, Phase
-from mpizero.schedule.effects import Effect, effect_of
+from mpizero.schedule.effect import Effect
+from mpizero.schedule.effects import effect_of
 
 
 def overlapped(actions: Iterable[Action], geometry: Geometry) -> list[Action]:
