@@ -1,4 +1,4 @@
-"""GPT-2: `nn.gpt`. B batch, T tokens, C features, V vocabulary, n = B * T, r rows of a piece of n."""
+"""GPT-2: `nn.gpt` and `nn.block`. B batch, T tokens, C features, V vocabulary, n = B * T, r rows of a piece of n."""
 
 from __future__ import annotations
 
@@ -15,42 +15,67 @@ from mpizero.layout.tapes.normalization import layer_norm, layer_norm_backward, 
 
 
 def block_forward(b: int, t: int, c: int, heads: int, dtype: str) -> Tape:
-    """The first rows of all are the most."""
-    n, size = b * t, ITEMSIZE[dtype]
+    return *attention_half(b, t, c, heads, dtype), *mlp_half(b, t, c, dtype)
+
+
+def attention_half(b: int, t: int, c: int, heads: int, dtype: str, parts: int = 1, adds: bool = True) -> Tape:
+    """The first rows of all are the most. parts: ranks that divide the heads."""
+    n, size, own = b * t, ITEMSIZE[dtype], c // parts
     r = min(n, sizes.ROWS)
     return (
-        new_stats(n, dtype), new_stats(n, dtype),
-        Take(n * 3 * c * size), Take(n * c * size), Take(n * 4 * c * size), Take(n * c * size),  # qkv, x_2, u, y
+        new_stats(n, dtype), Take(n * 3 * own * size), Take(n * c * size),  # qkv, y
         *layer_norm(r, c, dtype),  # h
-        *linear(r, c, 3 * c, dtype),
+        *linear(r, c, 3 * own, dtype),
         Give(r * c * size),  # h
-        *attention(b, t, c, heads, dtype),
-        *linear(r, c, c, dtype, residual=True),
+        *attention(b, t, own, heads // parts, dtype),
+        *linear(r, own, c, dtype, residual=adds),
+    )
+
+
+def mlp_half(b: int, t: int, c: int, dtype: str, parts: int = 1, adds: bool = True) -> Tape:
+    n, size, own = b * t, ITEMSIZE[dtype], 4 * c // parts
+    r = min(n, sizes.ROWS)
+    return (
+        new_stats(n, dtype), Take(n * own * size), Take(n * c * size),  # u, y
         *layer_norm(r, c, dtype),  # h
-        *linear(r, c, 4 * c, dtype),
+        *linear(r, c, own, dtype),
         Give(r * c * size),  # h
-        *gelu(r * 4 * c, dtype),
-        *linear(r, 4 * c, c, dtype, residual=True),
-        Give(r * 4 * c * size),  # gelu(u)
+        *gelu(r * own, dtype),
+        *linear(r, own, c, dtype, residual=adds),
+        Give(r * own * size),  # gelu(u)
     )
 
 
 def block_backward(b: int, t: int, c: int, heads: int, dtype: str, name: str) -> Tape:
-    n, size = b * t, ITEMSIZE[dtype]
     return (
-        Take(n * 4 * c * size),  # dg
-        *matmul(n, c, 4 * c, dtype),
-        *gelu_backward(n * 4 * c, dtype),
-        *linear_backward_params(n, 4 * c, c, dtype, name + ".mlp.c_proj"),
-        Give(n * 4 * c * size),  # g, in the place of u
-        *_norm_backward(n, c, 4 * c, dtype, name, "ln_2", "mlp.c_fc"),  # dx_2
-        Give(n * c * size), Give(2 * n * compute_itemsize(dtype)), Give(n * 4 * c * size),  # x_2, stats_2, du
-        Give(n * c * size),  # dy
-        *linear_backward(n, c, c, dtype, name + ".attn.c_proj"),  # da
-        *attention_backward(b, t, c, heads, dtype),  # dqkv
-        Give(n * 3 * c * size), Give(n * c * size), Give(b * heads * t * compute_itemsize(dtype)),  # qkv, a, lse
-        Give(n * c * size),  # da
-        *_norm_backward(n, c, 3 * c, dtype, name, "ln_1", "attn.c_attn"),  # dx
+        *mlp_half_backward(b, t, c, dtype, name),  # dx_2
+        Give(b * t * c * ITEMSIZE[dtype]),  # dy
+        *attention_half_backward(b, t, c, heads, dtype, name),
+    )
+
+
+def mlp_half_backward(b: int, t: int, c: int, dtype: str, name: str, parts: int = 1, adds: bool = True) -> Tape:
+    n, size, own = b * t, ITEMSIZE[dtype], 4 * c // parts
+    return (
+        Take(n * own * size),  # dg
+        *matmul(n, c, own, dtype),
+        *gelu_backward(n * own, dtype),
+        *linear_backward_params(n, own, c, dtype, name + ".mlp.c_proj", bias=adds),
+        Give(n * own * size),  # g, in the place of u
+        *_norm_backward(n, c, own, dtype, name, "ln_2", "mlp.c_fc"),  # dx
+        Give(n * c * size), Give(2 * n * compute_itemsize(dtype)), Give(n * own * size),  # x, stats, du
+    )
+
+
+def attention_half_backward(b: int, t: int, c: int, heads: int, dtype: str, name: str, parts: int = 1,
+                            adds: bool = True) -> Tape:
+    n, size, own = b * t, ITEMSIZE[dtype], c // parts
+    return (
+        *linear_backward(n, own, c, dtype, name + ".attn.c_proj", bias=adds),  # da
+        *attention_backward(b, t, own, heads // parts, dtype),  # dqkv
+        Give(n * 3 * own * size), Give(n * own * size),  # qkv, a
+        Give(b * heads // parts * t * compute_itemsize(dtype)), Give(n * own * size),  # lse, da
+        *_norm_backward(n, c, 3 * own, dtype, name, "ln_1", "attn.c_attn"),  # dx
     )
 
 

@@ -15,13 +15,13 @@ def linear(n: int, k: int, m: int, dtype: str, residual: bool = False) -> Tape:
     return (Work(product(n, k, m, dtype) + (staging(tile(n, m), dtype) if residual else 0)),)
 
 
-def linear_backward(n: int, k: int, m: int, dtype: str, name: str) -> Tape:
-    return (*linear_backward_params(n, k, m, dtype, name), Take(n * k * ITEMSIZE[dtype]), *matmul(n, m, k, dtype))
+def linear_backward(n: int, k: int, m: int, dtype: str, name: str, bias: bool = True) -> Tape:
+    return (*linear_backward_params(n, k, m, dtype, name, bias), Take(n * k * ITEMSIZE[dtype]), *matmul(n, m, k, dtype))
 
 
-def linear_backward_params(n: int, k: int, m: int, dtype: str, name: str) -> Tape:
+def linear_backward_params(n: int, k: int, m: int, dtype: str, name: str, bias: bool = True) -> Tape:
     sums = column_sums(n, m, dtype)
-    return (*add_matmul(name + ".weight", k, n, m, dtype), Add(name + ".bias", sums, sums))
+    return (*add_matmul(name + ".weight", k, n, m, dtype), *([Add(name + ".bias", sums, sums)] if bias else []))
 
 
 def column_sums(n: int, m: int, dtype: str) -> int:

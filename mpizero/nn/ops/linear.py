@@ -26,25 +26,27 @@ from mpizero.nn.ops.gradients import Gradients
 from mpizero.nn.ops.matmul import matmul, read_tile, tile_buffer, tiles
 
 
-def linear(x: Array, weight: Array, bias: Array, mem: Allocator, residual: Array | None = None,
+def linear(x: Array, weight: Array, bias: Array | None, mem: Allocator, residual: Array | None = None,
            out: Array | None = None) -> Array:
-    """y = x @ weight + bias (+ residual), in `out` if given.
+    """y = x @ weight (+ bias) (+ residual), in `out` if given.
 
     x (n,K), weight (K,M), bias (M,), residual (n,M) -> y (n,M).
     """
     y = mem.empty((len(x), weight.shape[1]), x.dtype, ACTIVATION) if out is None else out
-    b = vector(bias)
+    b = None if bias is None else vector(bias)
     if compute_dtype(x.dtype) == x.dtype:
         matmul(x, weight, y, mem)  # x (n,K) @ weight (K,M) -> y (n,M)
         for rows in spans(len(y), row_step(y.shape[1])):
             block = y[rows]
-            block += b
+            if b is not None:
+                block += b
             if residual is not None:
                 block += residual[rows]
         return y
-    buffer = None if residual is None else tile_buffer(residual, sizes.WIDE, b.dtype, mem)
+    buffer = None if residual is None else tile_buffer(residual, sizes.WIDE, compute_dtype(x.dtype), mem)
     for rows, columns, tile in tiles(x, weight, mem):
-        tile += b[columns]
+        if b is not None:
+            tile += b[columns]
         if residual is not None:
             tile += read_tile(residual[rows, columns], buffer, mem)
         cast(tile, y[rows, columns], mem)
@@ -52,21 +54,22 @@ def linear(x: Array, weight: Array, bias: Array, mem: Allocator, residual: Array
 
 
 def linear_backward(x: Array, dy: Array, params: Mapping[str, Array], name: str, grads: Gradients,
-                    mem: Allocator) -> Array:
-    """Inverts y = x @ weight + bias. x (n,K), dy (n,M) -> dx (n,K). Adds dweight (K,M) and dbias (M,) into `grads`.
+                    mem: Allocator, bias: bool = True) -> Array:
+    """Inverts y = x @ weight (+ bias). x (n,K), dy (n,M) -> dx (n,K). Adds dweight (K,M) and dbias (M,) into `grads`.
 
     name: what stands before ".weight" and ".bias" in the names of the two parameters.
     """
-    linear_backward_params(x, dy, name, grads, mem)
+    linear_backward_params(x, dy, name, grads, mem, bias)
     dx = mem.empty(x.shape, x.dtype, ACTIVATION)
     matmul(dy, params[name + ".weight"].T, dx, mem)  # dx (n,K) = dy (n,M) @ weight.T (M,K)
     return dx
 
 
-def linear_backward_params(x: Array, dy: Array, name: str, grads: Gradients, mem: Allocator) -> None:
+def linear_backward_params(x: Array, dy: Array, name: str, grads: Gradients, mem: Allocator,
+                           bias: bool = True) -> None:
     """The part of `linear_backward` that is left where x is data."""
     grads.add_matmul(name + ".weight", x.T, dy, mem)  # dweight (K,M) = x.T (K,n) @ dy (n,M)
-    if grads.wants(name + ".bias"):
+    if bias and grads.wants(name + ".bias"):
         grads.add(name + ".bias", column_sums(dy, mem))  # dbias (M,) = sum over rows of dy (n,M)
 
 
