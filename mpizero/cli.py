@@ -30,7 +30,8 @@ GROUPS = {
     "the model and its data": "model hidden layers d-model heads context freeze data",
     "the step and how it is sharded": "stage shard-size global-batch batch-size accumulation no-sync "
                                       "wrap tiles backward-prefetch forward-prefetch keep-last-unit "
-                                      "limit-all-gathers overlap recompute recompute-interval bucket-size",
+                                      "limit-all-gathers overlap recompute recompute-interval bucket-size tensor-size "
+                                      "partition-activations",
     "precision and optimizer": "dtype reduce-dtype sum-dtype loss-scale growth-interval no-master-weights optimizer "
                                "lr warmup momentum betas weight-decay decay clip",
     "what rests where": "offload nvme delayed-update-after device-memory host-memory host-threads limit",

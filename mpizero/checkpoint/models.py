@@ -75,7 +75,7 @@ def model_of(shapes: Mapping[str, Shape], heads: int | None, path: object) -> GP
 
 def check_shapes(spec: ModelSpec, shapes: Mapping[str, Shape], path: object, cure: str = "") -> None:
     """CheckpointError for the first parameter of which model and file have not the same shape. cure: what to do."""
-    here = {param.name: tuple(param.shape) for param in spec.params}
+    here = {param.name: tuple((param.whole or param).shape) for param in spec.params}
     for name in [*here, *shapes]:
         ours, theirs = here.get(name), shapes.get(name)
         if ours != theirs:

@@ -78,7 +78,8 @@ def params_of(job: Job) -> list[Param]:
     """In the model's order, with the states that its unit keeps."""
     states = {param.name: {name: buffer.dtype.name for name, buffer in unit.states.items()}
               for unit in job.state.units for param in unit.layout.params}
-    return [Param(param.name, tuple(param.shape), states[param.cut()[0].name]) for param in job.task.model.spec.params]
+    return [Param(param.name, tuple((param.whole or param).shape), states[param.cut()[0].name])
+            for param in job.task.model.spec.params]
 
 
 def write_part(folder: Path, rank: int, pieces: Iterable[Piece]) -> dict[str, Any]:

@@ -34,11 +34,11 @@ class Agreed:
 
 
 def finish_grads(world: Group, units: Sequence[Unit], ledger: Ledger, loss: float, targets: int,
-                 scale: float, stop: int = 0) -> Agreed:
+                 scale: float, stop: int = 0, tensor: int = 1) -> Agreed:
     """One small all-gather of float64: loss, number of targets, `stop` and each unit's sum of squares.
 
     loss: the sum over this rank's `targets`. scale: the loss scale that is in the gradients. stop: not 0 where this
-    rank was asked to stop.
+    rank was asked to stop. tensor: so many ranks, neighbours, have had the same samples; the first of them counts.
 
     Every rank sums the squares of its own 1/N of each unit, whatever is kept where, and all add the ranks' values in
     the same order: so the norm is the same bit for bit for every strategy. Workspace: a block of float64, of one size
@@ -51,7 +51,7 @@ def finish_grads(world: Group, units: Sequence[Unit], ledger: Ledger, loss: floa
     table = _all_values(world, [loss, targets, stop, *squares], "agree")
     if units and units[0].placement.grads is OWNED:
         table = np.hstack([table[:, :3], _of_ranks(table[:, 3:], units[0].mesh.shape)])
-    total_loss, total_targets, _, *squares = table.sum(axis=0).tolist()
+    (total_loss, total_targets), squares = table[::tensor, :2].sum(axis=0).tolist(), table[:, 3:].sum(axis=0).tolist()
     culprit = next((unit.layout.name for unit, square in zip(units, squares, strict=True) if not math.isfinite(square)),
                    "")
     norm = math.nan if culprit else math.sqrt(np.sum(squares)) / scale
@@ -61,13 +61,13 @@ def finish_grads(world: Group, units: Sequence[Unit], ledger: Ledger, loss: floa
 def _of_ranks(squares: np.ndarray, shape: MeshShape) -> np.ndarray:
     """(ranks, units x ranks of a shard group), where only owners have counted -> (ranks, units), as if each rank had
     counted its own shard."""
-    counted = squares.reshape(shape.replicate, shape.shard, -1, shape.shard)
-    return counted.sum(axis=1).transpose(0, 2, 1).reshape(shape.ranks, -1)
+    counted = squares.reshape(shape.replicate, shape.shard, shape.tensor, -1, shape.shard)
+    return counted.sum(axis=1).transpose(0, 3, 1, 2).reshape(shape.ranks, -1)
 
 
-def mean_loss(world: Group, loss: float, targets: int) -> float:
-    """Mean over the targets of all ranks. loss: the sum over this rank's `targets`."""
-    total_loss, total_targets = _all_values(world, [loss, targets], "evaluate").sum(axis=0).tolist()
+def mean_loss(world: Group, loss: float, targets: int, tensor: int = 1) -> float:
+    """Mean over the targets of all ranks. loss: the sum over this rank's `targets`. tensor: as of `finish_grads`."""
+    total_loss, total_targets = _all_values(world, [loss, targets], "evaluate")[::tensor].sum(axis=0).tolist()
     return total_loss / max(total_targets, 1.0)
 
 

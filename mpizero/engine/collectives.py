@@ -83,11 +83,8 @@ def all_reduce_grad(unit: Unit, axis: Axis) -> Pending:
 
 
 def all_reduce_shard(unit: Unit, axis: Axis) -> Pending:
-    """Sum this rank's shard of the reduced gradient along the axis; at an owner, shard by shard, since the order of
-    additions depends on where a ring cuts."""
+    """Sum this rank's shard of the reduced gradient along the axis, in as many rings as `Geometry.rings` says."""
     assert unit.reduced is not None, f"unit {unit.layout.name} has no reduced gradient on the device"
-    part, parts = unit.part_of(unit.reduced, unit.shard), 1
-    if unit.placement.optim is OWNED:
-        parts = unit.mesh.group(Axis.SHARD).size if part.size else 0
+    part, parts = unit.part_of(unit.reduced, unit.shard), unit.rings(axis)
     return Pending(begin_all_reduce(unit.mesh.group(axis), part, wire=unit.wire, parts=parts, unit=unit.layout.name,
                                     phase=unit.phase))

@@ -74,7 +74,7 @@ class Settings:
     tiles: int = 1
 
     def samples(self, ranks: int) -> int:
-        """How many a step takes, on all ranks together."""
+        """How many a step takes, on all `ranks` together that have batches of their own."""
         return self.global_batch or ranks * self.batch_size * self.step.accumulation
 
 
@@ -130,10 +130,14 @@ class TrainConfig:
                                             type=int, metavar="K")
     overlap: str = _option("auto", "collectives go on while a rank computes: on, off, or where ranks are on several "
                            "hosts (auto)", choices=["auto", "on", "off"])
+    tensor_size: int = _option(1, "T: neighbours that compute each batch together, with 1/T of every matrix each (1; "
+                               "ranks = replicas x F x T)", type=int, metavar="T")
     recompute: bool = _option(False, "keep the inputs of segments alone, and compute the rest again in backward: a "
                               "third more computing for less memory", action="store_true")
     recompute_interval: int = _option(1, "with it, the input of every K-th segment alone; stage 3 then gathers K units "
                                       "at once in backward (1)", type=int, metavar="K")
+    partition_activations: bool = _option(False, "of each of these inputs a tensor parallel rank keeps 1/T, and "
+                                          "gathers it back", action="store_true")
     bucket_size: str | None = _option(None, "reduce gradients through one buffer of this size, as in 25MiB: small "
                                       "units share it, a large one is cut; all: of the model's size (each unit alone)",
                                       metavar="SIZE")

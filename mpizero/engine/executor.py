@@ -10,13 +10,14 @@ from typing import Any
 
 import numpy as np
 
-from mpizero.comm import Polled, Stream
+from mpizero.comm import Group, Polled, Stream
 from mpizero.data import Batch
 from mpizero.engine import collectives, moves
 from mpizero.engine.agreement import Agreed
 from mpizero.engine.beside import Host
 from mpizero.engine.bucket import reduce_bucket
 from mpizero.engine.pending import Pending
+from mpizero.engine.sharing import Sharing
 from mpizero.engine.shelf import Shelf
 from mpizero.engine.task import Task
 from mpizero.engine.unit import Unit
@@ -32,9 +33,12 @@ from mpizero.schedule import values as v
 from mpizero.schedule.actions import (
     Action,
     Agree,
+    AllGatherLoss,
     AllGatherParam,
+    AllReduceActivation,
     AllReduceBucket,
     AllReduceGrad,
+    AllReduceInputGrad,
     AllReduceShard,
     AwaitFree,
     Backward,
@@ -48,14 +52,17 @@ from mpizero.schedule.actions import (
     FetchParam,
     Forward,
     FreeGrad,
+    GatherKept,
     Going,
     HoldGrad,
     LoadBatch,
     Loss,
     LossBackward,
+    LossPart,
     MoveKept,
     MoveState,
     OptimStep,
+    PartitionKept,
     Phase,
     Recompute,
     ReduceGrad,
@@ -72,7 +79,7 @@ from mpizero.schedule.actions import (
     bucket_name,
     show,
 )
-from mpizero.schedule.effects import again
+from mpizero.schedule.effects import again, output
 from mpizero.schedule.values import Value
 
 Array = np.ndarray
@@ -108,12 +115,15 @@ class Executor:
     """Holds the values that live between actions: `values` maps those of forward and backward; units hold their own."""
 
     def __init__(self, task: Task, wrapping: Wrapping, units: Sequence[Unit], written: set[str],
-                 tiers: Mapping[Tier, Ledger], links: Mapping[Way, Link], stream: Stream | None = None,
+                 tiers: Mapping[Tier, Ledger], links: Mapping[Way, Link], tensor: Group, stream: Stream | None = None,
                  checkpoints: Tier = DEVICE):
-        """written: the parameters whose gradient an unsharded gradient holds already; the units' own set. stream: what
-        drives collectives that are begun; by polls, unless given. checkpoints: where kept inputs rest."""
+        """written: the parameters whose gradient an unsharded gradient holds already; the units' own set. tensor: the
+        ranks that compute each batch together. stream: what drives collectives that are begun; by polls, unless given.
+        checkpoints: where kept inputs rest."""
         self.task, self.segments, self.units, self.links = task, wrapping.segments, units, links
         self.ledger, self.tiers, self.checkpoints = tiers[DEVICE], tiers, checkpoints
+        self.sharing = Sharing(wrapping.segments, tensor, tiers[DEVICE])
+        self._divided = task.divided if wrapping.divided else None
         self._written, self.stream = written, stream or Polled()
         self.host = Host(self.stream.poll)
         self._pending: dict[Going | OptimStep, Pending] = {}  # what was begun
@@ -223,7 +233,7 @@ class Executor:
             self.values[v.kept(segment, mb)] = self.ledger.rekind(self.values[x], KEPT_INPUT)
         compute = self.task.model.segments[segment].forward
         y, context = compute(self._params(segment), self._take(x), self.ledger)
-        self.values[v.x(segment + 1, mb)] = y
+        self.values[output(self.segments[segment])(mb)] = y
         if action.save is Save.ALL:
             self.values[v.saved(segment, mb)] = context
 
@@ -234,13 +244,24 @@ class Executor:
             self.ledger.rekind(self.values[x], ACTIVATION)
         compute = self.task.model.segments[segment].forward
         result, self.values[v.saved(segment, mb)] = compute(self._params(segment), self._take(x), self.ledger)
-        if action.onward:
+        if action.onward and self.segments[segment].sums:
+            self.values[v.summand(segment + 1, mb)] = result
+        elif action.onward:
             self.values[y] = self.ledger.rekind(result, KEPT_INPUT) if y.name is v.Name.KEPT else result
+
+    def _loss_part(self, action: LossPart) -> None:
+        assert self._divided is not None, "outputs that are whole have no parts"
+        outputs, targets = self.values[v.x(len(self.segments), action.mb)], self.values[v.targets(action.mb)]
+        self.values[v.loss_part(action.mb)] = self._divided.part(outputs, targets, self.ledger)
 
     def _loss(self, action: Loss) -> None:
         last, mb = len(self.segments), action.mb
-        loss, count, context = self.task.loss.forward(self._take(v.x(last, mb)), self._take(v.targets(mb)),
-                                                      self.ledger)
+        x, targets = v.x(last, mb), v.targets(mb)
+        if self._divided is not None:
+            loss, count, context = self._divided.forward(self._take(x), self._take(targets),
+                                                         self._take(v.loss_parts(mb)), self.ledger)
+        else:
+            loss, count, context = self.task.loss.forward(self._take(x), self._take(targets), self.ledger)
         self._sum.loss += loss
         self._sum.targets += count
         if action.save:
@@ -248,8 +269,8 @@ class Executor:
 
     def _loss_backward(self, action: LossBackward) -> None:
         last, mb = len(self.segments), action.mb
-        self.values[v.dy(last - 1, mb)] = self.task.loss.backward(self._take(v.saved(last, mb)), self._grad_scale,
-                                                                  self.ledger)
+        loss = self._divided or self.task.loss
+        self.values[v.dy(last - 1, mb)] = loss.backward(self._take(v.saved(last, mb)), self._grad_scale, self.ledger)
 
     def _backward(self, action: Backward) -> None:
         segment, mb = action.segment, action.mb
@@ -260,7 +281,8 @@ class Executor:
             if dx is None:
                 raise ConfigError(f"segment {self.segments[segment].name} gave no gradient of its input, which the "
                                   "segment before it needs: let its backward return one")
-            self.values[v.dy(segment - 1, mb)] = dx
+            to = v.dsummand if self.segments[segment].sums_back else v.dy
+            self.values[to(segment - 1, mb)] = dx
 
     # -- collectives and moves ----------------------------------------------------------------------------------------
 
@@ -291,14 +313,16 @@ class Executor:
         self._pending.pop(action.action).end(self.stream)
 
     def _download_kept(self, action: DownloadKept) -> Pending:
-        kept, shelved = v.kept(action.segment, action.mb), v.shelved(action.segment, action.mb)
+        kept = (v.kept_part if action.part else v.kept)(action.segment, action.mb)
+        shelved = v.shelved(action.segment, action.mb, action.part)
         self.values[shelved] = shelf = Shelf(self.values[kept], self.tiers[self.checkpoints])
         name = self.segments[action.segment].name
         return shelf.fill(self.links, name, lambda: self.ledger.rekind(self._take(kept), ACTIVATION))
 
     def _upload_kept(self, action: UploadKept) -> Pending:
-        shelf: Shelf = self._take(v.shelved(action.segment, action.mb))
-        self.values[v.kept(action.segment, action.mb)] = kept = shelf.room(self.ledger)
+        shelf: Shelf = self._take(v.shelved(action.segment, action.mb, action.part))
+        to = v.kept_part if action.part else v.kept
+        self.values[to(action.segment, action.mb)] = kept = shelf.room(self.ledger)
         return shelf.empty(self.links, self.segments[action.segment].name, kept)
 
     # -- the end of a step --------------------------------------------------------------------------------------------
@@ -356,6 +380,9 @@ EXECUTE: dict[type, Callable[[Executor, Any], None]] = {
     Forward: Executor._forward,
     Recompute: Executor._recompute,
     Loss: Executor._loss,
+    LossPart: Executor._loss_part,
+    PartitionKept: lambda run, action: run.sharing.partition_kept(run.values, action),
+    GatherKept: lambda run, action: run.sharing.gather_kept(run.values, action, run.phase),
     LossBackward: Executor._loss_backward,
     Backward: Executor._backward,
     Agree: Executor._agree,
@@ -366,5 +393,7 @@ EXECUTE: dict[type, Callable[[Executor, Any], None]] = {
     AwaitFree: lambda run, action: None,  # whoever computes has nothing under way
     Begin: Executor._begin,
     End: Executor._end,
+    **dict.fromkeys((AllReduceActivation, AllReduceInputGrad, AllGatherLoss),
+                    lambda run, action: run.sharing.share(run.values, action, run.phase)),
     **dict.fromkeys((*COLLECTIVES, ReduceScatterBucket, AllReduceBucket, *MOVES, *KEPT), Executor._go),
 }

@@ -7,9 +7,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from mpizero.comm import begin_all_gather
 from mpizero.engine.collectives import begin_gather
 from mpizero.engine.unit import Unit
-from mpizero.layout import REPLICATED, Axis, ModelSpec
+from mpizero.layout import REPLICATED, Axis, ModelSpec, ParamSpec
 from mpizero.memory.kinds import WORKSPACE
 
 
@@ -31,11 +32,30 @@ def whole_state(unit: Unit, name: str) -> np.ndarray:
     return flat[: unit.layout.numel]
 
 
+def whole_param(unit: Unit, param: ParamSpec, mine: np.ndarray) -> np.ndarray:
+    """`mine`, this rank's part of a state of one parameter, with what other tensor parallel ranks have of it, in the
+    order of its elements; collective over these."""
+    tensor = unit.mesh.group(Axis.TENSOR)
+    if tensor.size == 1 or param.whole is None:
+        return mine
+    parts = unit.ledger.empty((tensor.size, *param.shape), mine.dtype, WORKSPACE)
+    parts[tensor.rank] = mine
+    begin_all_gather(tensor, parts.reshape(-1), unit=unit.layout.name, phase="report").finish()
+    if not param.columns:
+        return parts
+    whole = unit.ledger.empty(param.whole.shape, mine.dtype, WORKSPACE)
+    # of each of the blocks that lie side by side every rank has a part
+    blocks = whole.reshape(*whole.shape[:-1], len(param.columns), tensor.size, -1)
+    for rank, part in enumerate(parts):
+        blocks[..., rank, :] = part.reshape(*part.shape[:-1], len(param.columns), -1)
+    return whole
+
+
 def sha256(spec: ModelSpec, units: Sequence[Unit], name: str) -> str:
     """SHA-256, in hexadecimal, of a state over all parameters in the model's order that have it, unpadded, as
     little-endian numbers; tiles are the same numbers in the same order.
 
-    Collective over the shard groups. One whole unit lives at a time.
+    Collective. One whole unit lives at a time, and one whole parameter of which tensor parallel ranks have parts.
     """
     owner = {param.name: unit for unit in units for param in unit.layout.params}
     digest, current = hashlib.sha256(), None
@@ -46,7 +66,9 @@ def sha256(spec: ModelSpec, units: Sequence[Unit], name: str) -> str:
         if owner[param.name] is not current:
             current, views = owner[param.name], {}  # the last unit dies before the next is gathered
             views = current.layout.views(whole_state(current, name))
-        size = views[param.name].dtype.itemsize
+        whole = whole_param(current, param, views[param.name])
+        size = whole.dtype.itemsize
         # as integers, since bfloat16 has no buffer of its own; no copy on little-endian machines
-        digest.update(views[param.name].view(f"u{size}").astype(f"<u{size}", copy=False).data)
+        digest.update(whole.view(f"u{size}").astype(f"<u{size}", copy=False).data)
+        del whole
     return digest.hexdigest()

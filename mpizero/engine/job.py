@@ -13,6 +13,7 @@ from mpizero.engine.alike import compare_data, compare_model, compare_settings
 from mpizero.engine.config import Settings, TrainConfig
 from mpizero.engine.executor import Executor
 from mpizero.engine.fill import initialise
+from mpizero.engine.gather import gather_data
 from mpizero.engine.need import Tables, run_need, tables
 from mpizero.engine.optimizers import OptimSettings, parse_betas
 from mpizero.engine.resolve import resolve
@@ -76,7 +77,7 @@ class Job:
         """Bytes that this rank sends in a step of this course, and those that it moves between tiers, by link."""
         if course not in self._planned:
             actions = self.lists.along(course)
-            self._planned[course] = (sent_bytes(plan_traffic(actions, self.geometry)),
+            self._planned[course] = (sent_bytes(plan_traffic(actions, self.geometry, self.tables.train)),
                                      moved_by_link(actions, self.geometry, self.tables.train,
                                                    self.lists.before(course)))
         return self._planned[course]
@@ -98,7 +99,13 @@ class Job:
     @property
     def samples(self) -> int:
         """How many a step's global batch has."""
-        return self.settings.samples(self.world.size)
+        return self.settings.samples(self.mesh.shape.data_ranks)
+
+    @property
+    def data_place(self) -> tuple[int, int]:
+        """This rank's number among those that have batches of their own, and how many there are: tensor parallel ranks
+        have one together."""
+        return self.mesh.shape.data_rank(self.world.rank), self.mesh.shape.data_ranks
 
     @property
     def end(self) -> int:
@@ -111,7 +118,8 @@ class Job:
         """This rank's samples of the step that comes next: as many as every other rank and microbatch has, of which
         those from `end` on are pads. So a batch that does not divide, or is smaller than the number of ranks, takes no
         other actions, bytes or seconds."""
-        samples = global_samples(self.state.position, microbatch, self.world.rank, world_size=self.world.size,
+        rank, size = self.data_place
+        samples = global_samples(self.state.position, microbatch, rank, world_size=size,
                                  batch_size=self.settings.batch_size)
         return self.task.data.train_batch(until(samples, self.end))
 
@@ -123,7 +131,7 @@ class Job:
     @cached_property
     def tables(self) -> Tables:
         """Planned bytes of a microbatch, and of a held-out batch."""
-        return tables(self.task, self.settings, self.world.size)
+        return tables(self.task, self.settings, self.mesh.shape.data_ranks)
 
     @cached_property
     def need(self) -> Peak | None:
@@ -147,7 +155,8 @@ def prepare(config: TrainConfig, world: Group, *, task: Task | None = None, poli
     not fit: before anything is made, if its plan knows all that it takes.
     """
     keep_heap()
-    settings = resolve(config, ranks=world.size)
+    data_ranks = max(world.size // max(config.tensor_size, 1), 1)
+    settings = resolve(config, ranks=data_ranks)
     if config.overlap == "auto" and overlaps(world.hosts):
         settings = replace(settings, step=replace(settings.step, overlap=True))
     debug |= config.debug
@@ -159,14 +168,14 @@ def prepare(config: TrainConfig, world: Group, *, task: Task | None = None, poli
     settings.step.mesh(world.size)  # a shard size that does not divide shows before data is read
     if task is None:
         outputs = [path for path in (config.log, config.json, config.save) if path]
-        task = built_in_task(settings, epochs=config.epochs is not None, outputs=outputs)
+        task = built_in_task(settings, world.rank, epochs=config.epochs is not None, outputs=outputs)
     elif settings.tiles != 1 and settings.tiles not in {param.tiles for param in task.model.spec.params}:
         raise ConfigError(f"`tiles` {settings.tiles} cuts the matrices of the built-in models, and the model "
                           f"{task.model.name} is your own: give its parameters `tiles`, and leave this out")
     compare_data(task.data.fingerprint, world)
     check_data(task.data, settings)
     if config.epochs is not None:
-        settings = with_epochs(config, task.data, world.size)
+        settings = with_epochs(config, task.data, data_ranks)
     if config.freeze:
         task = replace(task, model=replace(task.model, spec=freeze(task.model.spec, config.freeze)))
     optimizer = make_optimizer(settings.optim)
@@ -174,7 +183,7 @@ def prepare(config: TrainConfig, world: Group, *, task: Task | None = None, poli
                    reduce_dtype=settings.reduce_dtype, sum_dtype=settings.sum_dtype, optimizer=settings.optim.spec,
                    policy=policy or named_policy(settings.wrap, task.model.spec, settings.dtype))
     _check_host(setup, world)
-    _check_room(setup, task, settings, world.size)
+    _check_room(setup, task, settings, world)
     compare_model(setup.wrapping, world)
     grid, written = mesh(world, setup.geometry.mesh), set[str]()
     geometry = setup.geometry.at(grid.group(Axis.SHARD).rank)
@@ -187,7 +196,7 @@ def prepare(config: TrainConfig, world: Group, *, task: Task | None = None, poli
     for unit in units:
         initialise(unit, task.model, settings.seed)
     state = TrainingState(units, make_scaler(settings))
-    executor = Executor(task, setup.wrapping, units, written, tiers, links, stream,
+    executor = Executor(task, setup.wrapping, units, written, tiers, links, grid.group(Axis.TENSOR), stream,
                         geometry.placement.tiers.checkpoints)
     return Job(config, settings, task, world, grid, geometry, setup.lists, tiers, links, storage, log, state, executor,
                optimizer, _workers(settings, geometry, world))
@@ -217,20 +226,24 @@ def _check_host(setup: Setup, world: Group) -> None:
                                 "hosts")
 
 
-def _check_room(setup: Setup, task: Task, settings: Settings, ranks: int) -> None:
-    """OutOfDeviceMemory where the run needs more than a device or a rank's part of the host has, of all ranks alike. Of
-    one whose plan does not know all that it takes, the ledger tells when it comes to that."""
+def _check_room(setup: Setup, task: Task, settings: Settings, world: Group) -> None:
+    """OutOfDeviceMemory on every rank where the run needs more than a device or a rank's part of the host has. Of one
+    whose plan does not know all that it takes, the ledger tells when it comes to that. Collective."""
+    sizes = tables(task, settings, setup.geometry.mesh.data_ranks)
     if settings.device_memory is not None:
-        need = run_need(setup.lists, setup.geometry, task, settings, tables(task, settings, ranks))
+        need = run_need(setup.lists, setup.geometry, task, settings, sizes)
         _check_tier("device", need, settings.device_memory, "use a higher `stage`, more ranks, a smaller `batch_size`, "
-                    "`offload`, `tiles`, or a larger `device_memory`")
+                    "`offload`, `tiles`, or a larger `device_memory`", world)
     if settings.host_memory is not None:
-        table = tables(task, settings, ranks).train
-        _check_tier("host", host_peak(setup.lists.longest(settings.steps), setup.geometry, table), settings.host_memory,
-                    "use more ranks, a higher `stage`, or a larger `host_memory`")
+        need = host_peak(setup.lists.longest(settings.steps), setup.geometry, sizes.train)
+        _check_tier("host", need, settings.host_memory, "use more ranks, a higher `stage`, or a larger `host_memory`",
+                    world)
 
 
-def _check_tier(tier: str, need: Peak | None, has: int, cure: str) -> None:
+def _check_tier(tier: str, need: Peak | None, has: int, cure: str, world: Group) -> None:
+    """Of tensor parallel ranks one needs more than another: all look at the one that needs most."""
+    every = [Peak(*peak) for peak in gather_data(world, need) if peak is not None]
+    need = max(every, key=lambda peak: peak.nbytes, default=None)
     if need is not None and need.nbytes > has:
         raise OutOfDeviceMemory(f"out of {tier} memory: the run needs {need.nbytes:,} bytes on a rank (at "
                                 f"{need.during}), and `{tier}_memory` has {has:,}: {cure}")

@@ -41,7 +41,8 @@ def compare_replicas(world: Group, units: Sequence[Unit]) -> list[Mismatch]:
     table = all_gather_values(world, np.array(mine), op="check", phase="check")
     found = []
     for (unit, name, keep), column in zip(kept, table.T, strict=True):
-        for ranks in [range(world.size)] if keep is REPLICATED else unit.mesh.shape.groups(Axis.REPLICATE):
+        axes = [Axis.REPLICATE] + [Axis.SHARD] * (keep is REPLICATED) + [Axis.TENSOR] * unit.layout.copied
+        for ranks in unit.mesh.shape.alike(axes):
             checksums = tuple(int(column[rank]) for rank in ranks)
             if len(set(checksums)) > 1:
                 found.append(Mismatch(unit.layout.name, name, tuple(ranks), checksums))

@@ -32,8 +32,8 @@ def _step_settings(config: TrainConfig) -> StepSettings:
 def resolve(config: TrainConfig, steps: int | None = None, ranks: int | None = None) -> Settings:
     """Every default filled in. `ConfigError` for values that can never work.
 
-    steps: what `epochs` come to, once the data is known; before, as many as there can be. ranks: likewise, to divide
-    a `global_batch` among; before, it is left as it is.
+    steps: what `epochs` come to, once the data is known; before, as many as there can be. ranks: likewise, those that
+    have batches of their own, to divide a `global_batch` among; before, it is left as it is.
     """
     _check_types(config)
     scaler: dict[str, Any] = SCALER if config.dtype == "float16" else dict.fromkeys(SCALER)

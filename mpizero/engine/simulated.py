@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from statistics import fmean
 from typing import Any
 
+from mpizero.engine.sharing import SHARED
 from mpizero.layout import DEVICE, Axis, Geometry
 from mpizero.planner.costs import OF_SEGMENTS, OF_UNITS, Costs
 from mpizero.planner.timeline import Timeline, simulate
@@ -52,7 +53,7 @@ def measured_costs(actions: Sequence[Action], ranks: Sequence[Row], geometry: Ge
         if effect.computes and effect.begins is None and effect.work is not None:
             label = ranks[0]["actions"][number]["label"]
             spent[effect.work.kind, label] += [_seconds(rank["actions"][number]) for rank in ranks]
-    for kind, label, seconds in (*_transfers(ranks, geometry), *_moved(ranks), *_updated(ranks)):
+    for kind, label, seconds in (*_transfers(ranks, geometry), *_shared(ranks), *_moved(ranks), *_updated(ranks)):
         spent[kind, label].append(seconds)
 
     def of(kind: str, names: Iterable[str]) -> list[float]:
@@ -69,15 +70,27 @@ def measured_costs(actions: Sequence[Action], ranks: Sequence[Row], geometry: Ge
 
 def _transfers(ranks: Sequence[Row], geometry: Geometry) -> Iterator[tuple[str, str, float]]:
     """Kind of work, unit and seconds of every collective of every group."""
-    for axis in Axis:
-        for members in {tuple(rank["groups"][axis.value]) for rank in ranks}:
-            columns = [[each for each in ranks[member]["collectives"] if each["group"] == axis.value]
-                       for member in members]
-            for found in zip(*columns, strict=True):
-                across = axis is Axis.REPLICATE and geometry.shards > 1
-                kind = "all_reduce_shard" if across and found[0]["op"] == "all_reduce" else found[0]["op"]
-                last = max(each["begin_s"] for each in found)
-                yield kind, found[0]["unit"], max(max(each["end_s"] for each in found) - last, 0.0)
+    for axis in (Axis.REPLICATE, Axis.SHARD):
+        for op, unit, seconds in _along(axis, ranks):
+            across = axis is Axis.REPLICATE and geometry.shards > 1
+            yield "all_reduce_shard" if across and op == "all_reduce" else op, unit, seconds
+
+
+def _shared(ranks: Sequence[Row]) -> Iterator[tuple[str, str, float]]:
+    """Kind of work, segment or unit, and seconds of what tensor parallel ranks did together."""
+    for op, name, seconds in _along(Axis.TENSOR, ranks):
+        name, _, what = name.partition(SHARED)
+        yield what or ("all_reduce_shard" if op == "all_reduce" else op), name, seconds
+
+
+def _along(axis: Axis, ranks: Sequence[Row]) -> Iterator[tuple[str, str, float]]:
+    """Operation, name and seconds of every collective of every group."""
+    for members in {tuple(rank["groups"].get(axis.value, ())) for rank in ranks}:
+        columns = [[each for each in ranks[member]["collectives"] if each["group"] == axis.value]
+                   for member in members]
+        for found in zip(*columns, strict=True):
+            last = max(each["begin_s"] for each in found)
+            yield found[0]["op"], found[0]["unit"], max(max(each["end_s"] for each in found) - last, 0.0)
 
 
 def _moved(ranks: Sequence[Row]) -> Iterator[tuple[str, str, float]]:

@@ -6,9 +6,11 @@ from collections.abc import Iterable, Mapping
 
 from mpizero.comm import Record
 from mpizero.memory.links import Moved
-from mpizero.schedule.actions import Backward, Begin, Forward, LoadBatch, Loss, LossBackward, OptimStep, Recompute
+from mpizero.schedule.actions import (
+    Backward, Begin, Forward, LoadBatch, Loss, LossBackward, LossPart, OptimStep, Recompute,
+)
 
-COMPUTE = (LoadBatch, Forward, Loss, LossBackward, Recompute, Backward)
+COMPUTE = (LoadBatch, Forward, LossPart, Loss, LossBackward, Recompute, Backward)
 PARTS = ("compute", "update", "communication", "waiting", "moving", "rest")
 
 

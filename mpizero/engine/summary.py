@@ -30,8 +30,8 @@ from mpizero.schedule import STRATEGIES, Action
 
 # of StepSettings
 OPTIONS = ("accumulation", "no_sync", "backward_prefetch", "forward_prefetch", "keep_last_unit", "limit_all_gathers",
-           "overlap", "offload", "recompute", "recompute_interval", "bucket_size",
-           "delayed_update_after")
+           "overlap", "offload", "recompute", "recompute_interval", "bucket_size", "delayed_update_after",
+           "tensor_size", "partition_activations")
 
 
 def summarise(job: Job, progress: Progress) -> dict[str, Any]:
@@ -178,7 +178,7 @@ def _formula_sent(job: Job, progress: Progress) -> int | None:
 def _traffic(job: Job, progress: Progress) -> dict[str, Any]:
     """Bytes that this rank sent in the last step that updated."""
     actions = job.lists.along(progress.course) if progress.records else []
-    sends = plan_traffic(actions, job.geometry)
+    sends = plan_traffic(actions, job.geometry, job.tables.train)
     planned = sent_by_op(sends)
     return {
         "sent_bytes_per_step": sum(progress.sent.get(op, 0) for op in planned),

@@ -153,7 +153,8 @@ def _accumulate(job: Job, scale: float, stop: Callable[[], int]) -> Agreed:
     expected = job.count_targets()
 
     def agree(found: LossSum) -> Agreed:
-        return finish_grads(job.world, job.state.units, job.update_ledger, found.loss, found.targets, scale, stop())
+        return finish_grads(job.world, job.state.units, job.update_ledger, found.loss, found.targets, scale, stop(),
+                            job.mesh.shape.tensor)
 
     agreed = job.executor.run(job.lists.accumulate, batch=job.batch, grad_scale=scale / max(expected, 1),
                               agree=agree).agreed
@@ -223,7 +224,7 @@ def evaluate_loss(job: Job) -> float:
     nothing. An update that is under way is ended first."""
     catch_up(job)
     loss, targets, data = 0.0, 0, job.task.data
-    for samples in eval_batches(data.eval_size, job.settings.batch_size, job.world.rank, job.world.size):
+    for samples in eval_batches(data.eval_size, job.settings.batch_size, *job.data_place):
         found = job.executor.run(job.lists.evaluate, batch=lambda mb: data.eval_batch(samples))
         loss, targets = loss + found.loss, targets + found.targets
-    return mean_loss(job.world, loss, targets)
+    return mean_loss(job.world, loss, targets, job.mesh.shape.tensor)

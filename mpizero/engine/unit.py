@@ -37,7 +37,7 @@ class Unit:
         layout = self.layout = geometry.wrapping.units[index]
         self.placement, self.mesh, self.ledger = geometry.placement, mesh, rooms.ledgers[DEVICE]
         self.updating = rooms.ledgers[updates_on(geometry.placement)]  # of the tier on which updates run
-        self._index, self._rooms, self._written = index, rooms, written
+        self._index, self._geometry, self._rooms, self._written = index, geometry, rooms, written
         self.dtype = numpy_dtype(geometry.dtype)
         self.wire, self.grad_dtype = numpy_dtype(geometry.wire), numpy_dtype(geometry.sums)
         shards = mesh.group(Axis.SHARD)
@@ -120,10 +120,14 @@ class Unit:
         assert not isinstance(self.param, Region), f"unit {self.layout.name} rests in a file"
         return self.part_of(self.param, self.range_of(self.placement.optim))
 
+    def rings(self, axis: Axis) -> int:
+        """In how many the reduced gradient is summed along `axis`."""
+        return self._geometry.rings(self._index, OWNED if self.placement.optim is OWNED else SHARDED, axis)
+
     @property
     def owned(self) -> slice:
-        """1/N of the flat parameter, padding left out, another part on every rank: what this rank counts in global
-        sums."""
+        """1/N of the flat parameter, padding left out, another part on every rank that has it: what this rank counts in
+        global sums, and saves."""
         return self._of_replica(self.shard)
 
     @property
@@ -138,9 +142,12 @@ class Unit:
 
     def _of_replica(self, part: slice) -> slice:
         """Of what all replicas keep of `part`, the share of this one, without padding."""
-        replicas = self.mesh.group(Axis.REPLICATE)
-        piece = (part.stop - part.start) // replicas.size
-        start = part.start + piece * replicas.rank
+        replicas, tensor = self.mesh.group(Axis.REPLICATE), self.mesh.group(Axis.TENSOR)
+        count, index = replicas.size, replicas.rank
+        if self.layout.copied:
+            count, index = count * tensor.size, index * tensor.size + tensor.rank
+        piece = (part.stop - part.start) // count
+        start = part.start + piece * index
         return slice(min(start, self.layout.numel), min(start + piece, self.layout.numel))
 
     def kept(self) -> Iterator[tuple[str, Kept, Keep]]:

@@ -40,7 +40,12 @@ class FlatLayout:
     @property
     def tile(self) -> bool:
         """Whether it is a tile of a parameter: always a unit of its own."""
-        return any(param.whole is not None for param in self.params)
+        return any(param.tile for param in self.params)
+
+    @property
+    def copied(self) -> bool:
+        """Whether all tensor parallel ranks hold the same: a unit holds either kind, never both."""
+        return any(param.copied for param in self.params)
 
     def shard_numel(self, count: int) -> int:
         """Elements of each of `count` equal shards; `count` divides the number of ranks the layout was padded for."""
@@ -59,18 +64,24 @@ class FlatLayout:
                 for param, offset in zip(self.params, self.offsets, strict=True)}
 
     def pieces(self, wanted: slice) -> Iterator[tuple[ParamSpec, int, slice]]:
-        """The elements `wanted` cut along parameters, without padding: parameter (of a tile the whole one), where in it
-        a piece begins, the piece as elements of the flat buffer."""
+        """The elements `wanted` cut along parameters, without padding: parameter (of a part the whole one), where in it
+        a piece begins, the piece as elements of the flat buffer. A part's columns are a piece in every row."""
+        for param, offset, piece in self._cut(wanted):
+            for low, begin, count in param.runs(piece.start - offset, piece.stop - offset):
+                yield param.whole or param, begin, slice(offset + low, offset + low + count)
+
+    def _cut(self, wanted: slice) -> Iterator[tuple[ParamSpec, int, slice]]:
+        """Parameters with elements among `wanted`: where each begins in the flat buffer, and these elements."""
         for param, offset in zip(self.params, self.offsets, strict=True):
             low, high = max(wanted.start, offset), min(wanted.stop, offset + param.numel)
             if low < high:
-                yield param.whole or param, param.begin + low - offset, slice(low, high)
+                yield param, offset, slice(low, high)
 
     def decayed(self, kept: slice) -> tuple[tuple[int, int], ...]:
         """The elements of `kept` that weight decay shrinks: (begin, end) counted from its start, sorted and apart.
         Parameters that say nothing of it are shrunk."""
         found: list[tuple[int, int]] = []
-        for param, _, piece in self.pieces(kept):
+        for param, _, piece in self._cut(kept):
             if param.decay is not False:
                 begin, end = piece.start - kept.start, piece.stop - kept.start
                 if found and found[-1][1] == begin:

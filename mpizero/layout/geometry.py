@@ -38,6 +38,25 @@ class Geometry:
         return self.mesh.size(Axis.SHARD)
 
     @property
+    def tensors(self) -> int:
+        return self.mesh.size(Axis.TENSOR)
+
+    def unsummed(self, unit: int) -> frozenset[Axis]:
+        """The axes along which ranks have summands of the gradient of `unit`. Its parts along `TENSOR` are those of
+        other parameters, unless all ranks hold the same."""
+        alone = frozenset() if self.wrapping.units[unit].copied else frozenset({Axis.TENSOR})
+        return self.mesh.divided - alone
+
+    def rings(self, unit: int, extent: Keep, axis: Axis) -> int:
+        """In how many rings, one after the other, what a rank keeps of a reduced gradient is summed along `axis`. The
+        order of additions depends on where a ring cuts, so all strategies cut alike: across replicas an owner does
+        shard by shard, and along `TENSOR` everybody what is 1 / (replicas * shards) of the unit."""
+        cuts = self.shards if axis is Axis.REPLICATE else self.replicas * self.shards
+        if extent is OWNED:
+            return cuts if self.owns(unit) else 0
+        return cuts // self.shards
+
+    @property
     def itemsize(self) -> int:
         """Bytes of a stored parameter, or of a gradient before it is reduced."""
         return ITEMSIZE[self.dtype]

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import pairwise
@@ -14,12 +14,17 @@ from mpizero.dtypes import ITEMSIZE
 from mpizero.errors import ConfigError
 from mpizero.layout.parts import in_parts
 from mpizero.layout.spec import ActivationBytes, ModelSpec, ParamSpec, SegmentBytes, SegmentSpec
+from mpizero.layout.tape import Take
 from mpizero.layout.tapes import tiled
 from mpizero.layout.tapes.blocks import compute_itemsize
 from mpizero.layout.tapes.embedding import embedding, embedding_backward
-from mpizero.layout.tapes.gpt import block_backward, block_forward, head_backward, head_forward
-from mpizero.layout.tapes.loss import cross_entropy, cross_entropy_backward
-from mpizero.layout.tapes.mlp import DATA, linear_segment, linear_segment_backward
+from mpizero.layout.tapes.gpt import (
+    attention_half, attention_half_backward, block_backward, block_forward, head_backward, head_forward, mlp_half,
+    mlp_half_backward,
+)
+from mpizero.layout.tapes.loss import cross_entropy, cross_entropy_backward, cross_entropy_part
+from mpizero.layout.tapes.mlp import DATA, divided_backward, linear_segment, linear_segment_backward
+from mpizero.layout.tensor import TensorPlace, require_divides
 
 INT64 = 8  # a token or a target
 
@@ -50,20 +55,26 @@ class MLPSizes:
         return [self.inputs, *[self.hidden] * (self.layers - 1), self.classes]
 
 
-def mlp_spec(sizes: MLPSizes = MLPSizes(), tiles: int = 1) -> ModelSpec:
-    """A segment each Linear: layers.I.weight (in, out), layers.I.bias (out,); or each tile of its weight."""
+def mlp_spec(sizes: MLPSizes = MLPSizes(), tiles: int = 1, place: TensorPlace = TensorPlace()) -> ModelSpec:
+    """A segment each Linear: layers.I.weight (in, out), layers.I.bias (out,); or each tile of its weight. Tensor
+    parallel ranks divide the columns of the first, the rows of the second, and so on in turn."""
+    _require_alone(tiles, place)
     params: list[ParamSpec] = []
     segments = []
     for index, (fan_in, fan_out) in enumerate(pairwise(sizes.widths)):
-        name = f"layers.{index}"
+        name, by_columns = f"layers.{index}", index % 2 == 0
         weight = ParamSpec(f"{name}.weight", (fan_in, fan_out), tiles=tiles)
         bias = ParamSpec(f"{name}.bias", (fan_out,))
-        params += [weight, bias]
+        params += [place.columns(weight), place.columns(bias)] if by_columns else [place.rows(weight), place.copy(bias)]
         if tiles == 1:
-            segments.append(SegmentSpec(name, (weight.name, bias.name)))
+            segments.append(SegmentSpec(name, (weight.name, bias.name), sums=not by_columns and place.size > 1,
+                                        sums_back=by_columns and place.size > 1))
         else:
             segments += _parts(name, (bias.name,), (name,), tiles)
     require_tiles(tiles, params)
+    for width in ("hidden", "classes") if sizes.layers > 1 else ("classes",):
+        require_divides(f"`{width}`", getattr(sizes, width), place.size)
+    divided = place.size > 1 and sizes.layers % 2 == 1
 
     @cache
     def activations(shape: tuple[int, ...], dtype: str) -> ActivationBytes:
@@ -75,6 +86,9 @@ def mlp_spec(sizes: MLPSizes = MLPSizes(), tiles: int = 1) -> ModelSpec:
         cast = samples * sizes.inputs * size if dtype != DATA else 0
         last = sizes.layers - 1
         inputs, layers = ITEMSIZE[DATA] * samples * sizes.inputs, list[SegmentBytes]()
+        if place.size > 1:
+            halves, parts = divided_layers(samples, sizes.widths, dtype, place, cast), place.size if divided else 1
+            return _with_loss(inputs, samples, halves, sizes.classes // parts, dtype, place.size, parts)
         for i, (k, m) in enumerate(pairwise(sizes.widths)):
             layer = SegmentBytes(samples * m * size, cast if i == 0 else 0, keeps_input=i > 0 or not cast,
                                  keeps_output=i < last)
@@ -89,7 +103,23 @@ def mlp_spec(sizes: MLPSizes = MLPSizes(), tiles: int = 1) -> ModelSpec:
                     inputs=inputs)
         return _with_loss(inputs, samples, tuple(layers), sizes.classes, dtype)
 
-    return ModelSpec(tuple(params), tuple(segments), activations)
+    return ModelSpec(tuple(params), tuple(segments), activations, place.size, divided)
+
+
+def divided_layers(samples: int, widths: Sequence[int], dtype: str, place: TensorPlace,
+                   cast: int) -> tuple[SegmentBytes, ...]:
+    """Of the MLP's tensor parallel Linears. cast: bytes of the data in the parameters' dtype, if that is another."""
+    size, found, last = ITEMSIZE[dtype], list[SegmentBytes](), len(widths) - 2
+    for i, (k, m) in enumerate(pairwise(widths)):
+        by_columns, first = i % 2 == 0, i == 0
+        own_k, own_m = (k, m // place.size) if by_columns else (k // place.size, m)
+        relu = by_columns and i < last  # in its place, as that of x, which backward reads
+        found.append(SegmentBytes(
+            samples * own_m * size, cast if first else 0, keeps_input=not first or not cast, keeps_output=relu,
+            forward=linear_segment(samples, own_k, own_m, dtype, first),
+            backward=divided_backward(samples, own_k, own_m, dtype, f"layers.{i}", first=first, relu=relu,
+                                      masks=by_columns and not first, adds=by_columns or place.adds)))
+    return tuple(found)
 
 
 @dataclass(frozen=True)
@@ -112,19 +142,25 @@ class GPTConfig:
                               f"d_model / heads features; use `d_model` {cure}")
 
 
-def gpt_spec(config: GPTConfig = GPTConfig(), tiles: int = 1) -> ModelSpec:
+def gpt_spec(config: GPTConfig = GPTConfig(), tiles: int = 1, place: TensorPlace = TensorPlace()) -> ModelSpec:
     """Segments embedding, h.0, ..., head. Names and shapes of GPT-2's release: Conv1D, so (in, out). With tiles a block
     has a segment for each tile of its four matrices, in the order in which they are used, and one for the attention.
+    Tensor parallel ranks divide heads, columns and vocabulary; then it has one for each of its halves.
     """
-    c = config.d_model
-    params = [ParamSpec("wte.weight", (config.vocab, c)), ParamSpec("wpe.weight", (config.context, c))]
-    segments = [SegmentSpec("embedding", ("wte.weight", "wpe.weight"))]
+    _require_alone(tiles, place)
+    c, sums = config.d_model, place.size > 1
+    params = [place.rows(ParamSpec("wte.weight", (config.vocab, c))),
+              place.copy(ParamSpec("wpe.weight", (config.context, c)))]
+    segments = [SegmentSpec("embedding", ("wte.weight", "wpe.weight"), sums=sums)]
     for index in range(config.layers):
         name = f"h.{index}"
-        block = [ParamSpec(f"{name}.{each}", shape, tiles=tiles if len(shape) == 2 else 1)
+        block = [_part_of(ParamSpec(f"{name}.{each}", shape, tiles=tiles if len(shape) == 2 else 1), place)
                  for each, shape in block_shapes(c).items()]
         params += block
-        if tiles == 1:
+        if sums:
+            segments += [SegmentSpec(f"{name}.{half}", tuple(param.name for param in block[start:start + 6]), name,
+                                     sums=True, sums_back=True) for half, start in (("attn", 0), ("mlp", 6))]
+        elif tiles == 1:
             segments.append(SegmentSpec(name, tuple(param.name for param in block)))
         else:
             vectors, linears = tuple(param.name for param in block if param.tiles == 1), [
@@ -132,11 +168,13 @@ def gpt_spec(config: GPTConfig = GPTConfig(), tiles: int = 1) -> ModelSpec:
             segments += [*_parts(name, vectors, linears[:1], tiles), SegmentSpec(f"{name}.attn", vectors, name),
                          *_parts(name, vectors, linears[1:], tiles)]
     require_tiles(tiles, params)
-    params += [ParamSpec("ln_f.weight", (c,)), ParamSpec("ln_f.bias", (c,))]
+    params += [place.copy(ParamSpec("ln_f.weight", (c,))), place.copy(ParamSpec("ln_f.bias", (c,)))]
     if not config.tied:
-        params.append(ParamSpec("lm_head.weight", (config.vocab, c)))
+        params.append(place.rows(ParamSpec("lm_head.weight", (config.vocab, c))))
     output = "wte.weight" if config.tied else "lm_head.weight"
-    segments.append(SegmentSpec("head", ("ln_f.weight", "ln_f.bias", output)))
+    segments.append(SegmentSpec("head", ("ln_f.weight", "ln_f.bias", output), sums_back=sums))
+    for field, count in (("`heads`", config.heads), ("the vocabulary of", config.vocab)):
+        require_divides(field, count, place.size)
 
     @cache
     def activations(shape: tuple[int, ...], dtype: str) -> ActivationBytes:
@@ -148,9 +186,15 @@ def gpt_spec(config: GPTConfig = GPTConfig(), tiles: int = 1) -> ModelSpec:
         (batch, seq), size, wide = shape, ITEMSIZE[dtype], compute_itemsize(dtype)
         tokens = batch * seq
         flow = tokens * c * size
-        first = SegmentBytes(flow, forward=embedding(batch, seq, c, dtype),
-                             backward=embedding_backward(batch, seq, c, dtype))
-        sizes = (batch, seq, c, config.heads, dtype)
+        first = SegmentBytes(flow, forward=embedding(batch, seq, c, dtype, place.adds),
+                             backward=embedding_backward(batch, seq, c, dtype, place.adds))
+        sizes, vocab = (batch, seq, c, config.heads, dtype), config.vocab // place.size
+        head = SegmentBytes(tokens * vocab * size, 2 * tokens * wide,
+                            forward=head_forward(tokens, c, vocab, dtype),
+                            backward=head_backward(tokens, c, vocab, dtype, output))
+        if sums:
+            halves = [half for i in range(config.layers) for half in divided_block(*sizes, f"h.{i}", place)]
+            return _with_loss(INT64 * tokens, tokens, (first, *halves, head), vocab, dtype, place.size, place.size)
         block = SegmentBytes(flow, tokens * (9 * c * size + (config.heads + 4) * wide),
                              forward=block_forward(*sizes) if tiles == 1 else tiled.block_forward(*sizes, tiles))
         blocks = list[SegmentBytes]()
@@ -159,18 +203,43 @@ def gpt_spec(config: GPTConfig = GPTConfig(), tiles: int = 1) -> ModelSpec:
                 blocks.append(replace(block, backward=block_backward(*sizes, f"h.{index}")))
             else:
                 blocks += in_parts(replace(block, backward=tiled.block_backward(*sizes, tiles, f"h.{index}")))
-        head = SegmentBytes(tokens * config.vocab * size, 2 * tokens * wide,
-                            forward=head_forward(tokens, c, config.vocab, dtype),
-                            backward=head_backward(tokens, c, config.vocab, dtype, output))
-        return _with_loss(INT64 * tokens, tokens, (first, *blocks, head), config.vocab, dtype)
+        return _with_loss(INT64 * tokens, tokens, (first, *blocks, head), vocab, dtype)
 
-    return ModelSpec(tuple(params), tuple(segments), activations)
+    return ModelSpec(tuple(params), tuple(segments), activations, place.size, sums)
+
+
+def _part_of(param: ParamSpec, place: TensorPlace) -> ParamSpec:
+    """Of a block's parameter. Queries, keys and values lie side by side, each head by head."""
+    if "c_attn" in param.name:
+        return place.columns(param, blocks=3)
+    if "c_fc" in param.name:
+        return place.columns(param)
+    return place.rows(param) if param.name.endswith("c_proj.weight") else place.copy(param)
+
+
+def divided_block(batch: int, seq: int, c: int, heads: int, dtype: str, name: str,
+                  place: TensorPlace) -> tuple[SegmentBytes, SegmentBytes]:
+    """Both halves of a tensor parallel rank."""
+    tokens, size, wide = batch * seq, ITEMSIZE[dtype], compute_itemsize(dtype)
+    own, flow, rest = c // place.size, tokens * c * size, (place.size, place.adds)
+    return (
+        SegmentBytes(flow, tokens * (4 * own * size + (heads // place.size + 2) * wide),
+                     forward=attention_half(batch, seq, c, heads, dtype, *rest),
+                     backward=attention_half_backward(batch, seq, c, heads, dtype, name, *rest)),
+        SegmentBytes(flow, tokens * (4 * own * size + 2 * wide),
+                     forward=mlp_half(batch, seq, c, dtype, *rest),
+                     backward=mlp_half_backward(batch, seq, c, dtype, name, *rest)))
 
 
 def _parts(of: str, params: tuple[str, ...], linears: Iterable[str], tiles: int) -> list[SegmentSpec]:
     """A segment for each tile of the weights of `linears`, which reads `params` too."""
     return [SegmentSpec(f"{linear}[{index}]", (*params, f"{linear}.weight[{index}]"), of)
             for linear in linears for index in range(tiles)]
+
+
+def _require_alone(tiles: int, place: TensorPlace) -> None:
+    if tiles > 1 and place.size > 1:
+        raise ConfigError(f"`tiles` {tiles} and `tensor_size` {place.size} both cut the same matrices: use one of them")
 
 
 def require_tiles(tiles: int, params: Iterable[ParamSpec]) -> None:
@@ -195,8 +264,15 @@ def block_shapes(c: int) -> dict[str, tuple[int, ...]]:
     }  # fmt: skip
 
 
-def _with_loss(inputs: int, targets: int, segments: tuple[SegmentBytes, ...], classes: int,
-               dtype: str) -> ActivationBytes:
-    """Cross-entropy keeps two numbers a target: the largest logit, and the log of the sum."""
-    return ActivationBytes(inputs, INT64 * targets, segments, 2 * targets * compute_itemsize(dtype),
-                           cross_entropy(targets, classes, dtype), cross_entropy_backward(targets, classes, dtype))
+def _with_loss(inputs: int, targets: int, segments: tuple[SegmentBytes, ...], classes: int, dtype: str,
+               ranks: int = 1, parts: int = 1) -> ActivationBytes:
+    """Cross-entropy keeps two numbers a target: the largest logit, and the log of the sum. ranks: those of a tensor
+    parallel group. parts: how many of them divide the classes, of which each has so many; they tell each other three
+    numbers a target."""
+    kept, backward = 2 * targets * compute_itemsize(dtype), cross_entropy_backward(targets, classes, dtype)
+    whole = ActivationBytes(inputs, INT64 * targets, segments, kept, cross_entropy(targets, classes, dtype), backward,
+                            ranks=ranks)
+    if parts == 1:
+        return whole
+    return replace(whole, loss=(Take(kept),), loss_parts=3 * parts * targets * compute_itemsize(dtype),
+                   loss_part=cross_entropy_part(targets, classes, dtype))

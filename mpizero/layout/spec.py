@@ -6,7 +6,7 @@ Parameters, the segments of computation that read them, and what these leave in 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from itertools import pairwise
@@ -23,7 +23,8 @@ class ParamSpec:
     weight decay shrinks it; None: as the run has it, see `with_decay`.
 
     tiles: ranges of rows that are gathered and used one after the other, each a unit; `cut` gives them. Such a tile is
-    a parameter too: of `whole`, the rows from `row` on.
+    a parameter too: of `whole`, the rows from `row` on. What a tensor parallel rank has of a parameter keeps its name:
+    rows likewise, or of the last dimension the ranges `columns`; or, `copied`, all of it, as the others have.
     """
 
     name: str
@@ -33,15 +34,31 @@ class ParamSpec:
     tiles: int = 1
     whole: ParamSpec | None = None
     row: int = 0
+    columns: tuple[tuple[int, int], ...] = ()
+    copied: bool = False
 
     @property
     def numel(self) -> int:
         return math.prod(self.shape)
 
     @property
-    def begin(self) -> int:
-        """Of a tile, the element of `whole` that is its first."""
-        return self.row * math.prod(self.shape[1:])
+    def tile(self) -> bool:
+        """Whether it is one."""
+        return self.whole is not None and self.whole.name != self.name
+
+    def runs(self, begin: int, end: int) -> Iterator[tuple[int, int, int]]:
+        """Its elements begin .. end - 1 as ranges of `whole`: the first, in it and in `whole`, and how many."""
+        if not self.columns or self.whole is None:
+            yield begin, self.row * math.prod(self.shape[1:]) + begin, end - begin
+            return
+        width, whole_width = self.shape[-1], self.whole.shape[-1]
+        for row in range(begin // width, -(-end // width)):
+            first = row * width
+            for low, high in self.columns:
+                start, stop = max(begin, first), min(end, first + high - low)
+                if start < stop:
+                    yield start, row * whole_width + low + start - first, stop - start
+                first += high - low
 
     def cut(self) -> tuple[ParamSpec, ...]:
         """Its tiles, NAME[0] and so on; itself, where it has none."""
@@ -86,7 +103,9 @@ class ActivationBytes:
     """What one microbatch takes.
 
     loss_kept: what the loss keeps beside its inputs and the targets, which it keeps as well; its backward turns the
-    model's outputs into their own gradient, in place. loss, loss_backward: what these hold on the way.
+    model's outputs into their own gradient, in place. loss, loss_backward: what these hold on the way. loss_parts: of
+    divided outputs, what tensor parallel ranks tell each other of them; loss_part: what that takes on the way. ranks:
+    those of a tensor parallel group.
     """
 
     inputs: int
@@ -95,6 +114,9 @@ class ActivationBytes:
     loss_kept: int
     loss: Tape = ()
     loss_backward: Tape = ()
+    loss_parts: int = 0
+    loss_part: Tape = ()
+    ranks: int = 1
 
     @property
     def after_forward(self) -> int:
@@ -111,11 +133,15 @@ class SegmentSpec:
     """One piece of computation and the names of the parameters it reads; of those that have tiles, the tiles'.
 
     Segments that read the same name share (tie) it. of: the name of what it is a part of, as its neighbours may be.
+    sums, sums_back: whether its output, or the gradient of its input, is a summand, of which each tensor parallel rank
+    has another.
     """
 
     name: str
     params: tuple[str, ...]
     of: str | None = None
+    sums: bool = False
+    sums_back: bool = False
 
 
 @dataclass(frozen=True)
@@ -123,16 +149,20 @@ class ModelSpec:
     """Parameters in the model's order, and the segments in the order of forward.
 
     activations: (shape of a microbatch, dtype) -> bytes; the shape is (samples,) or (samples, tokens). None: not known.
+    tensor_size: of so many tensor parallel ranks this is what one has. divided: whether its outputs are a part of the
+    classes.
     """
 
     params: tuple[ParamSpec, ...]
     segments: tuple[SegmentSpec, ...]
     activations: Callable[[tuple[int, ...], str], ActivationBytes] | None = None
+    tensor_size: int = 1
+    divided: bool = False
 
     @property
     def psi(self) -> int:
-        """Number of parameters, tied ones once."""
-        return sum(param.numel for param in self.params)
+        """Number of parameters, tied ones once: of all tensor parallel ranks together."""
+        return sum((param.whole or param).numel for param in self.params)
 
     @property
     def pieces(self) -> tuple[ParamSpec, ...]:
@@ -142,7 +172,7 @@ class ModelSpec:
     @property
     def frozen_psi(self) -> int:
         """Of psi, what does not train."""
-        return sum(param.numel for param in self.params if param.frozen)
+        return sum((param.whole or param).numel for param in self.params if param.frozen)
 
 
 def freeze(spec: ModelSpec, patterns: Sequence[str]) -> ModelSpec:

@@ -29,6 +29,8 @@ class SegmentUse:
     backward: bool  # whether it has one: it or an earlier segment trains
     tiles: tuple[int, ...] = ()  # of its units, those that are a tile of a parameter
     continues: bool = False  # whether it is a part of what the segment before it is a part of
+    sums: bool = False  # whether its output is a summand, of which each tensor parallel rank has another
+    sums_back: bool = False  # the same of the gradient of its input
 
     @property
     def completes(self) -> tuple[int, ...]:
@@ -42,6 +44,7 @@ class Wrapping:
 
     units: tuple[FlatLayout, ...]
     segments: tuple[SegmentUse, ...]
+    divided: bool = False  # whether tensor parallel ranks have a part each of what the loss reads
 
     @property
     def numel(self) -> int:
@@ -68,11 +71,11 @@ def wrap(spec: ModelSpec, ranks: int, policy: Policy | None = None) -> Wrapping:
 
     policy: None for a unit per segment (a tied parameter belongs to the first segment that reads it); a function from
     parameter name to unit name; or lists of parameter names. Every parameter must fall into exactly one unit. Of those
-    that fall into one, the frozen ones make a unit of their own: so what is kept and sent of them is exact. Each tile
-    of a parameter is a unit, whatever the policy.
+    that fall into one, the frozen ones make a unit of their own, and so do those that tensor parallel ranks hold alike:
+    so what is kept and sent of them is exact. Each tile of a parameter is a unit, whatever the policy.
     """
     _check_names(spec)
-    unit_of = _apart(spec, _assignment(spec, policy))
+    unit_of = _apart(spec, _copied_apart(spec, _assignment(spec, policy)))
     members: dict[str, list] = {}
     for param in spec.pieces:
         members.setdefault(unit_of[param.name], []).append(param)
@@ -88,9 +91,10 @@ def wrap(spec: ModelSpec, ranks: int, policy: Policy | None = None) -> Wrapping:
                                 tuple(u for u in used[i] if not any(u in earlier for earlier in used[:i])),
                                 trains[i], any(trains[:i + 1]) or not units,
                                 tuple(u for u in used[i] if units[u].tile),
-                                i > 0 and segment.of is not None and segment.of == spec.segments[i - 1].of)
+                                i > 0 and segment.of is not None and segment.of == spec.segments[i - 1].of,
+                                segment.sums, segment.sums_back)
                      for i, segment in enumerate(spec.segments))
-    return Wrapping(units, segments)
+    return Wrapping(units, segments, spec.divided)
 
 
 def _apart(spec: ModelSpec, unit_of: dict[str, str]) -> dict[str, str]:
@@ -103,9 +107,16 @@ def _apart(spec: ModelSpec, unit_of: dict[str, str]) -> dict[str, str]:
             else unit_of[param.name] for param in spec.pieces}
 
 
+def _copied_apart(spec: ModelSpec, unit_of: dict[str, str]) -> dict[str, str]:
+    """The same with another unit for the copied parameters of a unit that has others too."""
+    divided = {unit_of[param.name] for param in spec.pieces if not param.copied}
+    return {param.name: f"{unit_of[param.name]} copied" if param.copied and unit_of[param.name] in divided
+            else unit_of[param.name] for param in spec.pieces}
+
+
 def _assignment(spec: ModelSpec, policy: Policy | None) -> dict[str, str]:
     """Name of a parameter or tile -> unit name."""
-    tiles = {piece.name: piece.name for piece in spec.pieces if piece.whole is not None}
+    tiles = {piece.name: piece.name for piece in spec.pieces if piece.tile}
     names = [param.name for param in spec.params if param.tiles == 1]
     return tiles | _by_policy(spec, policy, names)
 

@@ -13,6 +13,7 @@ from typing import final
 
 from mpizero.layout.models import GPTConfig, gpt_spec
 from mpizero.layout.spec import ParamSpec, SegmentSpec
+from mpizero.layout.tensor import TensorPlace
 from mpizero.memory.kinds import ACTIVATION
 from mpizero.memory.ledger import Allocator
 from mpizero.nn import functional as fn
@@ -27,14 +28,20 @@ from mpizero.nn.tiled_gpt import TiledBlock
 
 @final
 class EmbeddingSegment(Segment):
-    """tokens (B,T) -> wte[token] + wpe[position] (B,T,C)."""
+    """tokens (B,T) -> wte[token] + wpe[position] (B,T,C). A tensor parallel rank has some rows of wte, and gives a
+    summand."""
+
+    def __init__(self, vocab: int, place: TensorPlace = TensorPlace()):
+        self.first, self.adds = place.range(vocab)[0], place.adds
+        self.vocab = vocab if place.size > 1 else None
 
     def forward(self, params: Mapping[str, Array], x: Array, mem: Allocator) -> tuple[Array, Context]:
-        return fn.embedding(x, params["wte.weight"], params["wpe.weight"], mem), (x,)
+        y = fn.embedding(x, params["wte.weight"], params["wpe.weight"], mem, self.first, self.vocab, self.adds)
+        return y, (x,)
 
     def backward(self, params: Mapping[str, Array], context: Context, dy: Array, grads: Gradients,
                  mem: Allocator) -> None:
-        fn.embedding_backward(context[0], dy, grads, mem)
+        fn.embedding_backward(context[0], dy, grads, mem, self.first, self.adds)
 
 
 @final
@@ -62,8 +69,43 @@ class BlockSegment(Segment):
 
 
 @final
+class AttentionSegment(Segment):
+    """The first half of a block, of a tensor parallel rank's heads: y is a summand."""
+
+    def __init__(self, block: str, heads: int, place: TensorPlace):
+        self.block, self.heads, self.adds = block, heads // place.size, place.adds
+
+    def forward(self, params: Mapping[str, Array], x: Array, mem: Allocator) -> tuple[Array, Context]:
+        return attention_half(params, self.block, self.heads, x, mem, self.adds)
+
+    def backward(self, params: Mapping[str, Array], context: Context, dy: Array, grads: Gradients,
+                 mem: Allocator) -> Array:
+        contexts = [context]
+        del context
+        return attention_half_backward(params, self.block, self.heads, contexts.pop(), dy, grads, mem, self.adds)
+
+
+@final
+class MLPSegment(Segment):
+    """The second half, of its columns of the MLP."""
+
+    def __init__(self, block: str, place: TensorPlace):
+        self.block, self.adds = block, place.adds
+
+    def forward(self, params: Mapping[str, Array], x: Array, mem: Allocator) -> tuple[Array, Context]:
+        return mlp_half(params, self.block, x, mem, self.adds)
+
+    def backward(self, params: Mapping[str, Array], context: Context, dy: Array, grads: Gradients,
+                 mem: Allocator) -> Array:
+        contexts = [context]
+        del context
+        return mlp_half_backward(params, self.block, contexts.pop(), dy, grads, mem, self.adds)
+
+
+@final
 class HeadSegment(Segment):
-    """The last norm and the product with the output matrix (V,C): x (B,T,C) -> logits (B,T,V)."""
+    """The last norm and the product with the output matrix (V,C): x (B,T,C) -> logits (B,T,V). Of a tensor parallel
+    rank's rows of the matrix, logits of these; the gradient of x is a summand."""
 
     def __init__(self, spec: SegmentSpec):
         self.output = spec.params[-1]
@@ -96,16 +138,19 @@ class HeadSegment(Segment):
         return dx.reshape(*shape[:2], x.shape[1])
 
 
-def gpt(config: GPTConfig = GPTConfig(), tiles: int = 1) -> Model:
+def gpt(config: GPTConfig = GPTConfig(), tiles: int = 1, place: TensorPlace = TensorPlace()) -> Model:
     """GPT-2 of these sizes. Forward takes int64 tokens (B,T), T <= context, and gives logits (B,T,V). tiles: of each
-    matrix of a block, used one after the other."""
-    spec = gpt_spec(config, tiles)
-    embedding, *parts, head = spec.segments
+    matrix of a block, used one after the other. place: of the tensor parallel rank whose part it is."""
+    spec = gpt_spec(config, tiles, place)
+    _, *parts, head = spec.segments
     blocks: list[Segment] = [BlockSegment(block.name, config.heads) for block in parts]
+    if place.size > 1:
+        blocks = [half for i in range(config.layers)
+                  for half in (AttentionSegment(f"h.{i}", config.heads, place), MLPSegment(f"h.{i}", place))]
     if tiles > 1:
         blocks = [part for i in range(config.layers)
                   for part in parts_of(TiledBlock(f"h.{i}", config.d_model, config.heads, tiles), 4 * tiles + 1)]
-    return Model("gpt", spec, (EmbeddingSegment(), *blocks, HeadSegment(head)),
+    return Model("gpt", spec, (EmbeddingSegment(config.vocab, place), *blocks, HeadSegment(head)),
                  lambda param: _draw(param, config.layers))
 
 

@@ -13,6 +13,7 @@ import numpy as np
 from mpizero.errors import DataError
 from mpizero.layout.models import MLPSizes, mlp_spec
 from mpizero.layout.spec import ParamSpec, SegmentSpec
+from mpizero.layout.tensor import TensorPlace
 from mpizero.memory.kinds import ACTIVATION
 from mpizero.memory.ledger import Allocator
 from mpizero.nn.functional import linear, linear_backward, linear_backward_params, relu, relu_backward
@@ -50,6 +51,38 @@ class LinearSegment(Segment):
             return linear_backward(x, dy, params, self.name, grads, mem)  # y = linear(x, weight, bias)
         linear_backward_params(x, dy, self.name, grads, mem)
         return None
+
+
+@final
+class DividedLinear(Segment):
+    """What a tensor parallel rank computes of it: of the even ones columns, after a ReLU of x, which is a sum; of the
+    odd ones rows, whose y is a summand. See `layout.tensor`."""
+
+    def __init__(self, spec: SegmentSpec, index: int, last: bool, place: TensorPlace):
+        self.name, self.params, self.first = spec.name, spec.params, index == 0
+        self.by_columns, self.relu = index % 2 == 0, index % 2 == 0 and not last
+        self.adds = self.by_columns or place.adds
+
+    def forward(self, params: Mapping[str, Array], x: Array, mem: Allocator) -> tuple[Array, Context]:
+        weight, bias = (params[name] for name in self.params)  # (K,M), (M,)
+        if self.first:
+            x = _stored(x, len(weight), weight.dtype, mem)
+        elif self.by_columns:
+            relu(x)  # once more changes nothing
+        y = linear(x, weight, bias if self.adds else None, mem)  # x (n,K) -> y (n,M)
+        return (relu(y), (x, y)) if self.relu else (y, (x,))
+
+    def backward(self, params: Mapping[str, Array], context: Context, dy: Array, grads: Gradients,
+                 mem: Allocator) -> Array | None:
+        x = context[0]  # (n,K)
+        if self.relu:
+            dy = relu_backward(context[1], dy, mem)
+        del context
+        if self.first:
+            linear_backward_params(x, dy, self.name, grads, mem, self.adds)
+            return None
+        dx = linear_backward(x, dy, params, self.name, grads, mem, self.adds)
+        return relu_backward(x, dx, mem) if self.by_columns else dx
 
 
 @final
@@ -95,10 +128,14 @@ def _stored(x: Array, features: int, dtype: np.dtype, mem: Allocator) -> Array:
 
 
 def mlp(hidden: int = MLPSizes.hidden, layers: int = MLPSizes.layers, inputs: int = MLPSizes.inputs,
-        classes: int = MLPSizes.classes, tiles: int = 1) -> Model:
-    """The MLP of these `MLPSizes`; names, shapes and tiles are those of `mlp_spec`."""
+        classes: int = MLPSizes.classes, tiles: int = 1, place: TensorPlace = TensorPlace()) -> Model:
+    """The MLP of these `MLPSizes`; names, shapes, tiles, and what a rank at `place` has of it are those of
+    `mlp_spec`."""
     sizes = MLPSizes(hidden, layers, inputs, classes)
-    spec = mlp_spec(sizes, tiles)
+    spec = mlp_spec(sizes, tiles, place)
+    if place.size > 1:
+        return Model("mlp", spec, tuple(DividedLinear(segment, i, i == layers - 1, place)
+                                        for i, segment in enumerate(spec.segments)), _draw)
     if tiles == 1:
         whole = [LinearSegment(segment, first=i == 0, last=i == layers - 1) for i, segment in enumerate(spec.segments)]
         return Model("mlp", spec, tuple(whole), _draw)

@@ -54,6 +54,22 @@ class Loss(ABC):
         """
 
 
+class DividedLoss(ABC):
+    """A loss of outputs of which each tensor parallel rank has a part (`layout.tensor`)."""
+
+    @abstractmethod
+    def part(self, outputs: Array, targets: Array, mem: Allocator) -> Array:
+        """(T, ...), of which this rank's row holds what others must know of its part; an all-gather brings theirs."""
+
+    @abstractmethod
+    def forward(self, outputs: Array, targets: Array, parts: Array, mem: Allocator) -> tuple[float, int, Context]:
+        """As `Loss.forward`, the same on all ranks. parts: with the rows of all."""
+
+    @abstractmethod
+    def backward(self, context: Context, scale: float, mem: Allocator) -> Array:
+        """As `Loss.backward`, of this rank's part."""
+
+
 @final
 @dataclass(frozen=True)
 class Model:
@@ -76,7 +92,7 @@ class Model:
     def initial(self, name: str, seed: int) -> Array:
         """All float32 values that parameter `name` starts from, in its shape. KeyError for a name that it does not
         have."""
-        param = {param.name: param for param in self.spec.params}[name]
+        param = {param.name: param.whole or param for param in self.spec.params}[name]
         values = np.empty(param.numel, np.float32)
         for span in spans(param.numel, DRAW_BLOCK):
             self.fill(param, seed, span.start, values[span], Uncounted())

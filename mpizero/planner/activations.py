@@ -17,18 +17,22 @@ from mpizero.schedule import values as v
 from mpizero.schedule.values import Name, Value
 
 Storage = Value  # named after the value that it was made for
+# what is shared among tensor parallel ranks -> the one in whose storage it is
+WHOLE = {Name.SUMMAND: Name.X, Name.DSUMMAND: Name.DY, Name.LOSS_PARTS: Name.LOSS_PART}
 
 
 def storages(value: Value, table: ActivationBytes) -> tuple[Storage, ...]:
-    """The storages that hold `value`, one of x, targets, saved, kept, dy. See [Note: What lives when]."""
+    """The storages that hold `value`, one of those of forward and backward. See [Note: What lives when]."""
     assert value.mb is not None, f"{value} is no activation"
     segment, mb, loss = value.index, value.mb, len(table.segments)
     if value == v.saved(loss, mb):
         return value, v.x(loss, mb), v.targets(mb)
     if value.name is Name.KEPT:
         return (v.x(segment, mb),)
-    if value.name in (Name.TARGETS, Name.SHELVED):
+    if value.name in (Name.TARGETS, Name.KEPT_PART, Name.SHELVED, Name.SHELVED_PART, Name.LOSS_PART):
         return (value,)
+    if value.name in WHOLE:  # summed, or completed, in place
+        return storages(Value(WHOLE[value.name], segment, mb), table)
     after = segment if value.name is Name.X else segment + 1
     if _part(after, table):  # between parts
         return () if value.name is Name.SAVED else (value, *_input(after, mb, table))
@@ -53,6 +57,10 @@ def storage_bytes(storage: Storage, table: ActivationBytes) -> int:
     match storage.name:
         case Name.TARGETS:
             return table.targets
+        case Name.LOSS_PART:
+            return table.loss_parts
+        case Name.KEPT_PART | Name.SHELVED_PART:
+            return table.segments[segment - 1].output // table.ranks
         case Name.X | Name.SHELVED:
             return table.segments[segment - 1].output if segment else table.inputs
         case Name.DY:

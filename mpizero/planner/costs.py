@@ -19,7 +19,8 @@ from mpizero.schedule.effect import Work
 
 Seconds = float | Sequence[float]
 # kinds of work; the others are of units
-OF_SEGMENTS = ("forward", "backward", "recompute", "download_kept", "upload_kept")
+OF_SEGMENTS = ("forward", "backward", "recompute", "download_kept", "upload_kept", "all_reduce_activation",
+               "all_reduce_input_grad", "gather_kept", "all_gather_loss")
 OF_UNITS = ("all_gather", "reduce_scatter", "all_reduce", "all_reduce_shard", "optim_step", "broadcast", "reduce",
             "download", "upload")
 
@@ -42,6 +43,10 @@ class Costs:
     upload: Seconds = 0.0
     download_kept: Seconds = 0.0  # of a segment
     upload_kept: Seconds = 0.0
+    all_reduce_activation: Seconds = 0.0  # among tensor parallel ranks, of what a segment gives
+    all_reduce_input_grad: Seconds = 0.0
+    gather_kept: Seconds = 0.0
+    all_gather_loss: Seconds = 0.0
     recompute: Seconds | None = None
     # of a reduction, what does not depend on its size: a bucket of several units takes it once
     reduce_scatter_start: float = 0.0

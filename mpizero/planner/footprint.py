@@ -26,13 +26,13 @@ from mpizero.memory.kinds import (
 )
 from mpizero.planner.activations import Storage, storage_bytes, storages
 from mpizero.planner.workspace import tape_of, workspace
-from mpizero.schedule.actions import Action, Backward, Forward, Loss, LossBackward, Phase, Recompute
+from mpizero.schedule.actions import Action, Backward, Forward, Loss, LossBackward, LossPart, Phase, Recompute
 from mpizero.schedule.effect import Carry, Effect, Send
 from mpizero.schedule.flow import Became, Change, Freed, Made, flow
 from mpizero.schedule.places import resting, tier_of
 from mpizero.schedule.values import Name, Value
 
-Computation = Forward | Recompute | Loss | LossBackward | Backward
+Computation = Forward | Recompute | LossPart | Loss | LossBackward | Backward
 
 
 class Delta(NamedTuple):
@@ -212,7 +212,7 @@ class _Books:
         if effect.ends is not None:
             return Room(0, *self.under_way.pop(_key(effect.ends)))
         accumulate = any(sums.target in self.held for sums in effect.sums)
-        taken, tier = workspace(effect, self.geometry, accumulate)
+        taken, tier = workspace(effect, self.geometry, accumulate, self.activations)
         if effect.begins is not None:
             self.under_way[_key(effect.begins)] = taken, tier
             return Room(taken, 0, tier)
@@ -237,6 +237,8 @@ class _Books:
                 for storage in self._storages(value):
                     yield from self._release(storage)
                 yield from self._rename(value, ACTIVATION)
+            case Became(value, new) if value.mb is not None:  # in the same storage
+                yield from self._rename(new, KEPT_INPUT)
             case Became(value, new):
                 before = self.held.pop(value)
                 self.holders[new] = self.holders.pop(value)
@@ -303,7 +305,7 @@ class _Books:
                 return GRAD, geometry.sum_itemsize * geometry.kept(unit, extent)
             case Name.GRAD_FP32:
                 return GRAD_FP32, 4 * update_block_numel(geometry.kept(unit, placement.optim))
-            case Name.SHELVED:
+            case Name.SHELVED | Name.SHELVED_PART | Name.KEPT_PART:
                 return KEPT_INPUT, 0 if self.activations is None else storage_bytes(storage, self.activations)
             case _:
                 assert self.activations is not None

@@ -9,7 +9,8 @@ from typing import NamedTuple
 
 from mpizero.dtypes import ITEMSIZE
 from mpizero.layout import (
-    HOST, MASTER, NVME, READ_BLOCK, REPLICATED, ActivationBytes, Geometry, rounding_block_numel, stored_states,
+    HOST, MASTER, NVME, READ_BLOCK, REPLICATED, ActivationBytes, Geometry, ParamSpec, rounding_block_numel,
+    stored_states,
 )
 from mpizero.planner.footprint import at_rest, plan_memory
 from mpizero.schedule.actions import Action, show
@@ -54,14 +55,21 @@ def actions_peak(actions: Iterable[Action], geometry: Geometry, activations: Act
 
 def digest_peak(geometry: Geometry) -> Peak:
     """Of the digests of master weights and the optimizer's states: a whole unit of one of them at a time, where ranks
-    keep parts, or keep it in files."""
-    gathered = 0
-    if geometry.placement.optim is not REPLICATED or geometry.placement.tiers.optimizer is NVME:
-        sizes = {state.name: ITEMSIZE[state.dtype] for state in geometry.stored}
-        largest = max({MASTER.name: geometry.itemsize, **sizes}.values())  # which are the parameters, unless stored
-        gathered = max((unit.padded_numel * (geometry.itemsize if unit.frozen else largest)
-                        for unit in geometry.wrapping.units), default=0)
+    keep parts, or keep it in files; and a whole parameter, where tensor parallel ranks do."""
+    sizes = {state.name: ITEMSIZE[state.dtype] for state in geometry.stored}
+    largest = max({MASTER.name: geometry.itemsize, **sizes}.values())  # which are the parameters, unless stored
+    parts = geometry.placement.optim is not REPLICATED or geometry.placement.tiers.optimizer is NVME
+    gathered = max(((geometry.itemsize if unit.frozen else largest)
+                    * ((unit.padded_numel if parts else 0) + max(map(_put_together, unit.params), default=0))
+                    for unit in geometry.wrapping.units), default=0)
     return Peak(rest(geometry).nbytes + gathered, "digest")
+
+
+def _put_together(param: ParamSpec) -> int:
+    """Elements, of a parameter of which tensor parallel ranks have parts: these, and of columns a copy in order."""
+    if param.whole is None or param.tile:
+        return 0
+    return param.whole.numel * (2 if param.columns else 1)
 
 
 def loading_bytes(geometry: Geometry) -> int:

@@ -66,7 +66,7 @@ def loads(actions: Iterable[Action], geometry: Geometry) -> list[Load]:
             found.append(Load(action.name))
         load, effect = found[-1], effect_of(action, geometry)
         load.end = number
-        if effect.sends is not None:
+        if effect.sends is not None or effect.shares is not None:
             load.sends.append((action, effect))
         elif effect.work is not None and not effect.moves:
             done = {"forward": load.forward, "recompute": load.forward, "backward": load.backward,

@@ -27,14 +27,17 @@ from mpizero.schedule.flow import Change, Freed, Made, flow
 from mpizero.schedule.places import kept_params
 from mpizero.schedule.values import Name, Value
 
-# streams; replicas: where state is sharded; down, up: of the links between tiers; host: of updates that are begun
+# streams; replicas: where state is sharded; tensor: of ranks that compute a batch together; down, up: of the links
+# between tiers; host: of updates that are begun
 COMPUTE, COMMUNICATION, REPLICAS, DOWN, UP, ON_HOST = "compute", "communication", "replicas", "down", "up", "host"
-NAMES = {COMPUTE: "compute", COMMUNICATION: "comm", REPLICAS: "replica", DOWN: "down", UP: "up",  # in charts
-         ON_HOST: "host"}
+TENSOR = "tensor"
+NAMES = {COMPUTE: "compute", COMMUNICATION: "comm", REPLICAS: "replica", TENSOR: "tensor", DOWN: "down",  # in charts
+         UP: "up", ON_HOST: "host"}
 LETTER = {"forward": "F", "recompute": "C", "backward": "B", "all_gather": "A", "reduce_scatter": "R",
           "all_reduce": "S", "all_reduce_shard": "S", "optim_step": "U", "broadcast": "A", "reduce": "R",
           "download": "v", "upload": "^",
-          "download_kept": "v", "upload_kept": "^"}  # by kind of work
+          "download_kept": "v", "upload_kept": "^", "all_reduce_activation": "S", "all_reduce_input_grad": "S",
+          "gather_kept": "A", "all_gather_loss": "A"}  # by kind of work
 # a broadcast is an A too, and a reduction to the owner an R
 LEGEND = ("F forward, C computed again, B backward, A all-gather, R reduce-scatter, S all-reduce, U update, v to the "
           "host, ^ from it; the number is the segment's or the unit's")
@@ -64,7 +67,8 @@ class Timeline:
     def streams(self) -> list[str]:
         """Compute, and those that something is sent on."""
         found = {event.stream for event in self.events}
-        return [COMPUTE, COMMUNICATION, *(stream for stream in (REPLICAS, DOWN, UP, ON_HOST) if stream in found)]
+        others = (REPLICAS, TENSOR, DOWN, UP, ON_HOST)
+        return [COMPUTE, COMMUNICATION, *(stream for stream in others if stream in found)]
 
     def busy(self, *streams: str) -> float:
         """Seconds of all work on these streams."""
@@ -76,7 +80,7 @@ class Timeline:
 
     @property
     def communication(self) -> float:
-        return self.busy(COMMUNICATION, REPLICAS)
+        return self.busy(COMMUNICATION, REPLICAS, TENSOR)
 
     def data(self) -> dict[str, Any]:
         """As JSON has it."""
@@ -186,6 +190,8 @@ class _Player:
             return ON_HOST
         if effect.moves:
             return DOWN if effect.carries[0].source is DEVICE else UP
+        if effect.shares is not None or effect.sends is not None and effect.sends.axis is Axis.TENSOR:
+            return TENSOR
         if effect.sends is None:
             return COMPUTE
         return REPLICAS if effect.sends.axis is Axis.REPLICATE and self.geometry.shards > 1 else COMMUNICATION

@@ -9,10 +9,12 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from mpizero.layout import OWNED, REPLICATED, Axis, Geometry, rings
+from mpizero.layout import OWNED, REPLICATED, ActivationBytes, Axis, Geometry, rings
+from mpizero.planner.activations import storage_bytes, storages
 from mpizero.schedule.actions import Action
-from mpizero.schedule.effect import Effect
+from mpizero.schedule.effect import Effect, Shared
 from mpizero.schedule.effects import effect_of
+from mpizero.schedule.values import Name
 
 
 @dataclass(frozen=True)
@@ -45,24 +47,30 @@ class Sent:
         return self.path or (self.nbytes, self.rounds)
 
 
-def plan_traffic(actions: Iterable[Action], geometry: Geometry) -> list[Sent]:
-    """One entry for each collective, in order. Groups of one rank send nothing but are listed."""
-    found = (sent_by(action, effect_of(action, geometry), geometry) for action in actions)
+def plan_traffic(actions: Iterable[Action], geometry: Geometry,
+                 table: ActivationBytes | None = None) -> list[Sent]:
+    """One entry for each collective, in order. Groups of one rank send nothing but are listed. table: of a microbatch,
+    without which what tensor parallel ranks share is left out."""
+    found = (sent_by(action, effect_of(action, geometry), geometry, table) for action in actions)
     return [sent for sent in found if sent is not None]
 
 
-def plan_traffic_by_shard_rank(actions: Sequence[Action], geometry: Geometry) -> dict[int, list[Sent]]:
+def plan_traffic_by_shard_rank(actions: Sequence[Action], geometry: Geometry,
+                               table: ActivationBytes | None = None) -> dict[int, list[Sent]]:
     """The same of each of `geometry.representatives`."""
-    return {shard_rank: plan_traffic(actions, geometry.at(shard_rank)) for shard_rank in geometry.representatives}
+    return {shard_rank: plan_traffic(actions, geometry.at(shard_rank), table)
+            for shard_rank in geometry.representatives}
 
 
-def sent_by(action: Action, effect: Effect, geometry: Geometry) -> Sent | None:
+def sent_by(action: Action, effect: Effect, geometry: Geometry, table: ActivationBytes | None = None) -> Sent | None:
     """What `action` sends; None if it is no collective.
 
     A ring of n ranks passes each of n chunks on n - 1 times: once to reduce-scatter or gather, twice to all-reduce.
-    Across replicas an owner sums its unit shard by shard, one ring each, and other ranks send nothing: see
-    `Unit.all_reduce_shard`.
+    A reduced gradient is summed in as many rings as `Geometry.rings` says, and ranks that have nothing of it send
+    nothing.
     """
+    if effect.shares is not None:
+        return _shared(action, effect.shares, geometry.tensors, table)
     if effect.sends is None:
         return None
     op, unit, extent, axis, chunk = effect.sends
@@ -82,8 +90,17 @@ def sent_by(action: Action, effect: Effect, geometry: Geometry) -> Sent | None:
         return Sent(action, op, axis, reduced + home, n - 1 + (not geometry.owns(unit)), straight, home,
                     geometry.owner(unit), path=(reduced + summed, n) if n > 1 else None)
     passes = 2 if op == "all_reduce" else 1
-    rings = geometry.shards if extent is OWNED else 1
+    rings = geometry.rings(unit, extent, axis) if effect.sums and effect.sums[0].source.name is Name.REDUCED else 1
     return Sent(action, op, axis, reduced + (passes - 1) * summed, rings * passes * (n - 1), straight)
+
+
+def _shared(action: Action, shared: Shared, n: int, table: ActivationBytes | None) -> Sent | None:
+    """Among n tensor parallel ranks."""
+    if table is None:
+        return None
+    passes = 2 if shared.op == "all_reduce" else 1
+    nbytes = sum(storage_bytes(storage, table) for storage in storages(shared.value, table)[:1])
+    return Sent(action, shared.op, Axis.TENSOR, passes * (n - 1) * (nbytes // n), passes * (n - 1))
 
 
 def _broadcast(action: Action, unit: int, axis: Axis, geometry: Geometry) -> Sent:

@@ -4,22 +4,27 @@ their tapes."""
 from __future__ import annotations
 
 from mpizero.layout import (
-    DEVICE, OWNED, REPLICATED, ActivationBytes, Geometry, Tier, norm_block_numel, update_block_numel,
+    DEVICE, REPLICATED, ActivationBytes, Geometry, Tier, norm_block_numel, update_block_numel,
 )
 from mpizero.layout.links import landing_bytes
 from mpizero.layout.rings import Dtypes, all_reduce_bytes, bucket_bytes, reduce_bytes, reduce_scatter_bytes
 from mpizero.layout.states import MASTER, stored_states
 from mpizero.layout.tape import Tape
-from mpizero.schedule.actions import Action, Backward, Forward, Loss, LossBackward, Recompute
-from mpizero.schedule.effect import Effect
+from mpizero.planner.activations import storage_bytes, storages
+from mpizero.schedule.actions import Action, Backward, Forward, Loss, LossBackward, LossPart, Recompute
+from mpizero.schedule.effect import Effect, Shared
 from mpizero.schedule.places import updates_on
 from mpizero.schedule.values import Name
 
 
-def workspace(effect: Effect, geometry: Geometry, accumulate: bool) -> tuple[int, Tier]:
+def workspace(effect: Effect, geometry: Geometry, accumulate: bool,
+              table: ActivationBytes | None = None) -> tuple[int, Tier]:
     """Bytes that it takes when it begins, and gives back when it ends: those of what is begun live until then; and
-    where. accumulate: whether a gradient is there, to which a reduction or a move adds."""
+    where. accumulate: whether a gradient is there, to which a reduction or a move adds. table: without it, those of
+    sums of activations are left out."""
     away = updates_on(geometry.placement)
+    if effect.shares is not None:
+        return _sharing(effect.shares, geometry, table), DEVICE
     if effect.agrees:
         return 8 * norm_block_numel(geometry.wrapping.units, geometry.mesh.ranks), away
     if effect.updates is not None:
@@ -46,16 +51,26 @@ def _reduction(effect: Effect, geometry: Geometry, accumulate: bool) -> int:
     dtypes = Dtypes(geometry.dtype, geometry.wire, geometry.sums)
     if chunk is not None:
         return bucket_bytes(chunk, size, dtypes, scatters=op == "reduce_scatter")
-    if effect.sums[0].source.name is Name.REDUCED:  # in place, across replicas; at an owner shard by shard, all at once
-        parts = 1 if extent is not OWNED else geometry.shards if geometry.owns(unit) else 0
-        return parts * all_reduce_bytes(whole // geometry.shards, size, dtypes._replace(source=geometry.sums), False,
-                                        in_place=True)
+    if effect.sums[0].source.name is Name.REDUCED:  # in place, as it is kept; all rings at once
+        if not (rings := geometry.rings(unit, extent, axis)):
+            return 0
+        return rings * all_reduce_bytes(geometry.kept(unit, extent) // rings, size,
+                                        dtypes._replace(source=geometry.sums), False, in_place=True)
     if op == "reduce_scatter":
         return reduce_scatter_bytes(whole, size, dtypes, accumulate)
     if op == "reduce":
         return reduce_bytes(whole, size, dtypes, accumulate, root=geometry.owns(unit))
     assert op == "all_reduce", op
     return all_reduce_bytes(whole, size, dtypes, accumulate, in_place=not accumulate and dtypes.source == dtypes.sums)
+
+
+def _sharing(shared: Shared, geometry: Geometry, table: ActivationBytes | None) -> int:
+    """Of a sum of activations; a gather copies into its place."""
+    if table is None or shared.op == "all_gather":
+        return 0
+    numel = storage_bytes(storages(shared.value, table)[0], table) // geometry.itemsize
+    dtypes = Dtypes(geometry.dtype, geometry.dtype, geometry.dtype)
+    return all_reduce_bytes(numel, geometry.tensors, dtypes, False, in_place=True)
 
 
 def tape_of(action: Action, table: ActivationBytes) -> Tape:
@@ -65,6 +80,8 @@ def tape_of(action: Action, table: ActivationBytes) -> Tape:
             return table.segments[segment].forward
         case Backward(segment):
             return table.segments[segment].backward
+        case LossPart():
+            return table.loss_part
         case Loss():
             return table.loss
         case LossBackward():

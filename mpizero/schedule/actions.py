@@ -29,6 +29,12 @@ A *unit* is what is gathered (a FlatParameter), a *segment* what is computed; bo
     FetchParam(unit)           + whole parameters, this rank's part there  (its part moves up)
     DownloadKept(segment, mb)  - a kept input, + off the device            (moves down)
     UploadKept(segment, mb)    + a kept input, - off the device            (moves up)
+    AllReduceActivation(segment, mb)                                       2(n-1)/n of its output, all-reduce
+    AllReduceInputGrad(segment, mb)                                        2(n-1)/n of its input, all-reduce
+    PartitionKept(segment, mb) - (n-1)/n of a kept input
+    GatherKept(segment, mb)    + (n-1)/n of it                             (n-1)/n of it, all-gather
+    LossPart(mb)               + what ranks tell each other of their logits
+    AllGatherLoss(mb)                                                      (n-1)/n of it, all-gather
     AllGatherParam(unit)                                                   (n-1)/n, all-gather
     BroadcastParam(unit)                                                   the unit, all but the last of a chain
     FreeGrad(unit)             - reduced gradient
@@ -181,6 +187,53 @@ class AllReduceShard:
     axis: Axis = Axis.REPLICATE
 
 
+@dataclass(frozen=True, slots=True)
+class AllReduceActivation:
+    """Sum the output of the segment, of which each tensor parallel rank has a summand. again: of its Recompute."""
+
+    segment: int
+    mb: int
+    again: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class AllReduceInputGrad:
+    """Sum the gradient of the input of the segment, of which each tensor parallel rank has a summand."""
+
+    segment: int
+    mb: int
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionKept:
+    """Of a kept input, which all tensor parallel ranks have alike, keep this rank's part."""
+
+    segment: int
+    mb: int
+
+
+@dataclass(frozen=True, slots=True)
+class GatherKept:
+    """Make it whole again from the parts, since its segment is about to be computed again."""
+
+    segment: int
+    mb: int
+
+
+@dataclass(frozen=True, slots=True)
+class LossPart:
+    """Find what other tensor parallel ranks must know of this one's part of the last segment's output."""
+
+    mb: int
+
+
+@dataclass(frozen=True, slots=True)
+class AllGatherLoss:
+    """Every tensor parallel rank gets what the others have found."""
+
+    mb: int
+
+
 class Piece(NamedTuple):
     """Of the whole gradient of a unit the elements begin .. end - 1 of each of its chunks, which have `width`."""
 
@@ -316,10 +369,11 @@ class FetchParam:
 
 @dataclass(frozen=True, slots=True)
 class DownloadKept:
-    """Move a kept input off the device."""
+    """Move a kept input off the device; this rank's part of it, if it is partitioned."""
 
     segment: int
     mb: int
+    part: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -328,6 +382,7 @@ class UploadKept:
 
     segment: int
     mb: int
+    part: bool = False
 
 
 MoveKept = DownloadKept | UploadKept
@@ -337,7 +392,8 @@ Gather = Unshard | Broadcast  # make whole parameters, which Reshard frees
 Bucket = ReduceScatterBucket | AllReduceBucket
 Collective = (Gather | ReduceScatterGrad | ReduceGrad | AllReduceGrad | AllReduceShard | AllGatherParam
               | BroadcastParam | Bucket)
-
+# among tensor parallel ranks, who wait for it
+Share = AllReduceActivation | AllReduceInputGrad | GatherKept | AllGatherLoss
 
 Going = Collective | Move  # what can go on while a rank computes
 
@@ -358,7 +414,8 @@ class End:
 
 
 Action = (Phase | LoadBatch | Reshard | Forward | Recompute | Loss | LossBackward | Backward | Agree | OptimStep
-          | FreeGrad | HoldGrad | StoreParam | AwaitFree | Collective | Move | Begin | End)
+          | FreeGrad | HoldGrad | StoreParam | AwaitFree | Collective | Share | PartitionKept | LossPart | Move | Begin
+          | End)
 
 
 def show(action: Action) -> str:

@@ -35,8 +35,8 @@ from mpizero.schedule.strategies import STRATEGIES, Strategy
 from mpizero.schedule.validate import IllegalSchedule, validate
 
 Actions = list[Action]
-LEAST = {"accumulation": 1, "shard_size": 1, "limit_all_gathers": 1, "backward_prefetch": 0, "forward_prefetch": 0,
-         "recompute_interval": 1, "delayed_update_after": 0}
+LEAST = {"accumulation": 1, "shard_size": 1, "tensor_size": 1, "limit_all_gathers": 1, "backward_prefetch": 0,
+         "forward_prefetch": 0, "recompute_interval": 1, "delayed_update_after": 0}
 LARGEST = 2**40  # beyond it no number of these means anything
 MOST_MICROBATCHES = 4096  # each has its actions in the list, which is composed and validated in milliseconds a piece
 
@@ -44,12 +44,14 @@ MOST_MICROBATCHES = 4096  # each has its actions in the list, which is composed 
 @dataclass(frozen=True)
 class StepSettings:
     """What shapes a step. stage: a key of `STRATEGIES`. shard_size: ranks that share one copy of the state; None: all.
-    accumulation: microbatches. no_sync: reduce gradients after the last of them only.
+    tensor_size: ranks that compute one batch together. accumulation: microbatches. no_sync: reduce gradients after the
+    last of them only.
 
     The others are passes, `overlap` that of overlapped; a depth of 0, a limit or an offload of None leaves the list as
     it is. offload: as `layout.tiers.parse_offload` reads it. recompute_interval: segments in a row that `recompute`
     computes again from one input. delayed_update_after: number of steps after which each update goes on beside the next
-    step; None: never. bucket_size: as `passes.parse_bucket` reads it; None: each unit is reduced alone.
+    step; None: never. partition_activations: of each input that `recompute` keeps a tensor parallel rank keeps its part
+    (P_a of ZeRO, sec. 6.1). bucket_size: as `passes.parse_bucket` reads it; None: each unit is reduced alone.
     """
 
     stage: str = "2"
@@ -66,6 +68,8 @@ class StepSettings:
     recompute_interval: int = 1
     delayed_update_after: int | None = None
     bucket_size: str | None = None
+    tensor_size: int = 1
+    partition_activations: bool = False
 
     def __post_init__(self) -> None:
         """ConfigError for values that can never work."""
@@ -84,6 +88,9 @@ class StepSettings:
         if not self.shards and self.shard_size not in (None, 1):
             raise ConfigError(f"`stage` {self.stage} shards nothing, so `shard_size` {self.shard_size} has no meaning: "
                               "use `stage` 1, 2 or 3, or leave it out")
+        if self.partition_activations and not (self.recompute and self.tensor_size > 1):
+            raise ConfigError("`partition_activations` divides the inputs that `recompute` keeps among tensor parallel "
+                              "ranks: add `recompute` and `tensor_size` 2 or more, or leave it out")
         self._check_bucket()
         self._check_offload()
 
@@ -116,8 +123,8 @@ class StepSettings:
         return STRATEGIES[self.stage].placement.optim is not REPLICATED
 
     def mesh(self, ranks: int) -> MeshShape:
-        """Replicas and shards of `ranks` ranks. ConfigError where they do not divide so."""
-        return mesh_shape(ranks, self.shard_size or ranks if self.shards else 1)
+        """Replicas, shards and tensor parallel ranks of `ranks` ranks. ConfigError where they do not divide so."""
+        return mesh_shape(ranks, self.shard_size if self.shards else 1, self.tensor_size)
 
 
 _WHERE = {DEVICE: "on the device", NVME: "on states in files"}
@@ -206,6 +213,9 @@ def set_up(spec: ModelSpec, ranks: int, settings: StepSettings = StepSettings(),
     """
     reduction(dtype, reduce_dtype, sum_dtype)
     require_elements(optimizer)
+    if spec.tensor_size != settings.tensor_size:
+        raise ConfigError(f"`tensor_size` {settings.tensor_size} needs a model of which every rank has a part, and "
+                          f"this one is for `tensor_size` {spec.tensor_size}: use that, or one of the built-in models")
     mesh, strategy = settings.mesh(ranks), STRATEGIES[settings.stage]
     geometry = Geometry(wrap(spec, ranks, policy), settings.placement, mesh, dtype, optimizer, reduce_dtype,
                         sum_dtype)
@@ -251,6 +261,9 @@ def _placed(actions: Iterable[Action], geometry: Geometry, settings: StepSetting
     actions = passes.forward_prefetch(actions, settings.forward_prefetch)
     if settings.limit_all_gathers:
         actions = passes.limit_all_gathers(actions, settings.limit_all_gathers, segments)
+    actions = passes.summed(actions, geometry.wrapping)
+    if settings.partition_activations:
+        actions = passes.partitioned(actions, segments)
     if settings.bucket_size is not None:
         actions = passes.bucketed(actions, geometry, passes.parse_bucket(settings.bucket_size))
     return passes.without_lone_collectives(passes.offloaded(actions, geometry.placement), mesh)

@@ -39,6 +39,13 @@ class Send(NamedTuple):
     chunk: int | None = None
 
 
+class Shared(NamedTuple):
+    """What tensor parallel ranks sum (all_reduce) or gather (all_gather): as many bytes as `value` holds."""
+
+    op: str
+    value: Value
+
+
 class Carry(NamedTuple):
     """What moves between tiers: as many bytes as `value` holds."""
 
@@ -81,6 +88,7 @@ class Effect:
     updates: int | None = None
     refreshes: int | None = None
     sends: Send | None = None
+    shares: Shared | None = None
     carries: tuple[Carry, ...] = ()
     work: Work | None = None
     awaits: Value | None = None
@@ -90,7 +98,7 @@ class Effect:
     @property
     def computes(self) -> bool:
         """Whether its work is this rank's own, not a ring's or a link's."""
-        return self.work is not None and self.sends is None and not self.moves
+        return self.work is not None and self.sends is None and self.shares is None and not self.moves
 
     @property
     def moves(self) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, assert_never
 
 from mpizero.layout.geometry import Geometry
@@ -20,9 +21,12 @@ from mpizero.schedule import values as v
 from mpizero.schedule.actions import (
     Action,
     Agree,
+    AllGatherLoss,
     AllGatherParam,
+    AllReduceActivation,
     AllReduceBucket,
     AllReduceGrad,
+    AllReduceInputGrad,
     AllReduceShard,
     AwaitFree,
     Backward,
@@ -37,13 +41,16 @@ from mpizero.schedule.actions import (
     FetchParam,
     Forward,
     FreeGrad,
+    GatherKept,
     HoldGrad,
     LoadBatch,
     Loss,
     LossBackward,
+    LossPart,
     Move,
     MoveKept,
     OptimStep,
+    PartitionKept,
     Phase,
     Recompute,
     ReduceGrad,
@@ -51,6 +58,7 @@ from mpizero.schedule.actions import (
     ReduceScatterGrad,
     Reshard,
     Save,
+    Share,
     StoreParam,
     UnknownAction,
     Unshard,
@@ -58,7 +66,7 @@ from mpizero.schedule.actions import (
     UploadKept,
     UploadParam,
 )
-from mpizero.schedule.effect import Carry, Effect, Send, Sum, Work
+from mpizero.schedule.effect import Carry, Effect, Send, Shared, Sum, Work
 from mpizero.schedule.places import final_grad, kept_params, updates_a_part, updates_on
 from mpizero.schedule.values import Value
 
@@ -71,12 +79,14 @@ def effect_of(action: Action, geometry: Geometry) -> Effect:
         raise UnknownAction(action)
     if isinstance(action, Collective):
         return _collective(action, geometry)
+    if isinstance(action, Share):
+        return share(action, geometry.wrapping.segments)
     if isinstance(action, Move):
         return _move(action, geometry)
     match action:
         case Phase():
             return NOTHING
-        case LoadBatch() | Forward() | Recompute() | Loss() | LossBackward() | Backward():
+        case LoadBatch() | Forward() | Recompute() | LossPart() | Loss() | LossBackward() | Backward():
             return _compute(action, geometry)
         case Reshard(unit):
             return Effect(frees=(v.whole(unit),))
@@ -97,6 +107,9 @@ def effect_of(action: Action, geometry: Geometry) -> Effect:
         case StoreParam(unit):
             new = v.new(unit)
             return Effect(reads=(new,), frees=(new,), **_refreshed(unit, geometry))
+        case PartitionKept(segment, mb):
+            kept = v.kept(segment, mb)
+            return Effect(reads=(kept,), makes=(v.kept_part(segment, mb),), frees=(kept,))
         case FreeGrad(unit, late):
             return Effect(frees=(_grad_of(unit, late, geometry),))
         case AwaitFree(unit):
@@ -113,7 +126,8 @@ def effect_of(action: Action, geometry: Geometry) -> Effect:
             assert_never(action)
 
 
-def _compute(action: LoadBatch | Forward | Recompute | Loss | LossBackward | Backward, geometry: Geometry) -> Effect:
+def _compute(action: LoadBatch | Forward | Recompute | LossPart | Loss | LossBackward | Backward,
+             geometry: Geometry) -> Effect:
     """What happens between a batch and the gradients of its segments."""
     segments = geometry.wrapping.segments
     loss = len(segments)  # it comes after the last segment
@@ -121,33 +135,66 @@ def _compute(action: LoadBatch | Forward | Recompute | Loss | LossBackward | Bac
         case LoadBatch(mb):
             return Effect(makes=(v.x(0, mb), v.targets(mb)))
         case Forward(segment, mb, save):
-            used, x, y = map(v.whole, segments[segment].units), v.x(segment, mb), v.x(segment + 1, mb)
+            used, x, y = map(v.whole, segments[segment].units), v.x(segment, mb), output(segments[segment])(mb)
             keeps = {Save.ALL: (v.saved(segment, mb),), Save.INPUT: (v.kept(segment, mb),), Save.NOTHING: ()}[save]
             return Effect(reads=(*used, x), makes=(y, *keeps), frees=(x,), work=Work("forward", segment))
         case Recompute(segment, mb, onward):
-            used, y = map(v.whole, segments[segment].units), v.x(segment + 1, mb)
-            source, target = again(segments, segment), again(segments, segment + 1)
-            return Effect(reads=(*used, source(segment, mb)), frees=(source(segment, mb),),
-                          during=() if onward else (y,),
-                          makes=(v.saved(segment, mb), *([target(segment + 1, mb)] if onward else [])),
+            used, y = map(v.whole, segments[segment].units), output(segments[segment])(mb)
+            source = again(segments, segment)(segment, mb)
+            target = y if segments[segment].sums else again(segments, segment + 1)(segment + 1, mb)
+            return Effect(reads=(*used, source), frees=(source,), during=() if onward else (y,),
+                          makes=(v.saved(segment, mb), *([target] if onward else [])),
                           work=Work("recompute", segment))
+        case LossPart(mb):
+            return Effect(reads=(v.x(loss, mb), v.targets(mb)), makes=(v.loss_part(mb),))
         case Loss(mb, save):
-            ends = (v.x(loss, mb), v.targets(mb))
+            parts = (v.loss_parts(mb),) if geometry.wrapping.divided else ()
+            ends = (v.x(loss, mb), v.targets(mb), *parts)
             return Effect(reads=ends, makes=(v.saved(loss, mb),) if save else (), frees=ends)
         case LossBackward(mb):
             return Effect(reads=(v.saved(loss, mb),), makes=(v.dy(loss - 1, mb),), frees=(v.saved(loss, mb),))
         case Backward(segment, mb):
             use, ends = segments[segment], (v.saved(segment, mb), v.dy(segment, mb))
             goes_on = segment > 0 and segments[segment - 1].backward
-            return Effect(reads=(*map(v.whole, use.units), *ends), makes=(v.dy(segment - 1, mb),) if goes_on else (),
+            dx = (v.dsummand if use.sums_back else v.dy)(segment - 1, mb)
+            return Effect(reads=(*map(v.whole, use.units), *ends), makes=(dx,) if goes_on else (),
                           adds=tuple(map(v.grad, use.trains)), frees=ends, work=Work("backward", segment))
         case _:
             assert_never(action)
 
 
+def output(segment: SegmentUse) -> Callable[[int], Value]:
+    """What its forward gives, of a microbatch."""
+    return partial(v.summand if segment.sums else v.x, segment.index + 1)
+
+
 def again(segments: Sequence[SegmentUse], segment: int) -> Callable[[int, int], Value]:
     """What a segment is computed again from: what was kept, unless it goes on with what the part before it gives."""
     return v.x if segment < len(segments) and segments[segment].continues else v.kept
+
+
+def share(action: Share, segments: Sequence[SegmentUse]) -> Effect:
+    """What happens between tensor parallel ranks to activations."""
+    match action:
+        case AllReduceActivation(segment, mb, recomputed):
+            part = v.summand(segment + 1, mb)
+            whole = (again(segments, segment + 1) if recomputed else v.x)(segment + 1, mb)
+            return Effect(reads=(part,), becomes=((part, whole),), shares=Shared("all_reduce", part),
+                          work=Work("all_reduce_activation", segment))
+        case AllReduceInputGrad(segment, mb):
+            part = v.dsummand(segment - 1, mb)
+            return Effect(reads=(part,), becomes=((part, v.dy(segment - 1, mb)),), shares=Shared("all_reduce", part),
+                          work=Work("all_reduce_input_grad", segment))
+        case GatherKept(segment, mb):
+            part, whole = v.kept_part(segment, mb), v.kept(segment, mb)
+            return Effect(reads=(part,), makes=(whole,), frees=(part,), shares=Shared("all_gather", whole),
+                          work=Work("gather_kept", segment))
+        case AllGatherLoss(mb):
+            part = v.loss_part(mb)
+            return Effect(reads=(part,), becomes=((part, v.loss_parts(mb)),), shares=Shared("all_gather", part),
+                          work=Work("all_gather_loss", len(segments) - 1))
+        case _:
+            assert_never(action)
 
 
 def _collective(action: Collective, geometry: Geometry) -> Effect:
@@ -233,7 +280,8 @@ def _move(action: Move, geometry: Geometry) -> Effect:
 def _move_kept(action: MoveKept, geometry: Geometry) -> Effect:
     """What happens between tiers to the inputs of segments."""
     there, segment = geometry.placement.tiers.checkpoints, action.segment
-    kept, shelved = v.kept(segment, action.mb), v.shelved(segment, action.mb)
+    kept = (v.kept_part if action.part else v.kept)(segment, action.mb)
+    shelved = v.shelved(segment, action.mb, action.part)
     match action:
         case DownloadKept():
             return Effect(reads=(kept,), makes=(shelved,), frees=(kept,), carries=(Carry(shelved, DEVICE, there),),

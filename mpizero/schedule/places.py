@@ -29,7 +29,7 @@ def tier_of(value: Value, placement: Placement) -> Tier:
             return placement.tiers.optimizer
         case Name.GRAD_FP32 | Name.NEW:
             return updates_on(placement)
-        case Name.SHELVED:
+        case Name.SHELVED | Name.SHELVED_PART:
             return placement.tiers.checkpoints
         case _:
             return DEVICE

@@ -164,7 +164,7 @@ class _Checker:
         for value in effect.adds:
             if value.name is Name.GRAD:
                 _rule(value not in self.pieces, f"it adds to {value}, of which a piece is summed already")
-                new = _Gradient(set(), self.geometry.mesh.divided)
+                new = _Gradient(set(), self.geometry.unsummed(value.index))
                 self.gradients.setdefault(value, new).parts.update(parts)
 
     def _sum_piece(self, sums: Sum) -> None:

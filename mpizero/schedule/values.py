@@ -5,8 +5,11 @@
     targets[mb]    the batch's                                                       LoadBatch
     saved[s, mb]   what backward of segment s needs; saved[S]: of the loss           Forward(s), Recompute(s), Loss
     kept[s, mb]    input of segment s, kept to compute it again                      Forward(s), Recompute(s - 1)
-    shelved[s, mb] the same off the device                                           DownloadKept
+    kept_part[s, mb]  this rank's part of it, where tensor parallel ranks divide it  PartitionKept
+    shelved[s, mb], shelved_part[s, mb]  either of them off the device               DownloadKept
     dy[s, mb]      gradient of the output of segment s                               Backward(s + 1), LossBackward
+    summand[s, mb], dsummand[s, mb]  what a tensor parallel rank has of x, dy[s, mb] Forward(s - 1), Backward(s + 1)
+    loss_part[mb], loss_parts[mb]    of divided logits, what it has found, and all   LossPart, AllGatherLoss
     whole[u]       parameters of unit u, all of them                                 rests where placed so, else Gather
     part[u]        the same, of which this rank's part alone is there, or new        OptimStep, UploadParam, FetchParam
     shard[u]       this rank's shard of them                                         rests where placed so
@@ -36,8 +39,14 @@ class Name(StrEnum):
     TARGETS = "targets"
     SAVED = "saved"
     KEPT = "kept"
+    KEPT_PART = "kept_part"
     SHELVED = "shelved"
+    SHELVED_PART = "shelved_part"
     DY = "dy"
+    SUMMAND = "summand"
+    DSUMMAND = "dsummand"
+    LOSS_PART = "loss_part"
+    LOSS_PARTS = "loss_parts"
     WHOLE = "whole"
     PART = "part"
     SHARD = "shard"
@@ -60,8 +69,8 @@ class Value:
     mb: int | None = None
 
     def __str__(self) -> str:
-        if self.name is Name.TARGETS:
-            return f"targets[mb={self.mb}]"
+        if self.name in (Name.TARGETS, Name.LOSS_PART, Name.LOSS_PARTS):
+            return f"{self.name}[mb={self.mb}]"
         return f"{self.name}[{self.index}]" if self.mb is None else f"{self.name}[{self.index}, mb={self.mb}]"
 
 
@@ -81,12 +90,32 @@ def kept(segment: int, mb: int) -> Value:
     return Value(Name.KEPT, segment, mb)
 
 
-def shelved(segment: int, mb: int) -> Value:
-    return Value(Name.SHELVED, segment, mb)
+def kept_part(segment: int, mb: int) -> Value:
+    return Value(Name.KEPT_PART, segment, mb)
+
+
+def shelved(segment: int, mb: int, part: bool = False) -> Value:
+    return Value(Name.SHELVED_PART if part else Name.SHELVED, segment, mb)
 
 
 def dy(segment: int, mb: int) -> Value:
     return Value(Name.DY, segment, mb)
+
+
+def summand(segment: int, mb: int) -> Value:
+    return Value(Name.SUMMAND, segment, mb)
+
+
+def dsummand(segment: int, mb: int) -> Value:
+    return Value(Name.DSUMMAND, segment, mb)
+
+
+def loss_part(mb: int) -> Value:
+    return Value(Name.LOSS_PART, 0, mb)
+
+
+def loss_parts(mb: int) -> Value:
+    return Value(Name.LOSS_PARTS, 0, mb)
 
 
 def whole(unit: int) -> Value:

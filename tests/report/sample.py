@@ -161,7 +161,8 @@ class _Run:
                     ACTIVATION: most - workspace - counted.peak_bytes - counted.live[KEPT_INPUT],
                     WORKSPACE: workspace}
             about = {"action": show(action), "kind": type(action).__name__, "work": None if work is None else work.kind,
-                     "computes": effect.sends is None and not isinstance(action, Agree | Phase),
+                     "computes": (effect.sends is None and effect.shares is None
+                                  and not isinstance(action, Agree | Phase)),
                      "label": self._label(action), "phase": phase, "live": {**counted.live, WORKSPACE: 0},
                      "peak_bytes": most, "peak_live": peak, "planned_live": planned.live,
                      "planned_peak_bytes": planned.peak_bytes}
@@ -174,7 +175,7 @@ class _Run:
         if work is not None:
             wrapping = self.geometry.wrapping
             units = wrapping.segments[work.index].units if hasattr(action, "segment") else (work.index,)
-            seconds = SECONDS[work.kind] * sum(wrapping.units[unit].numel for unit in units)
+            seconds = SECONDS.get(work.kind, 1e-9) * sum(wrapping.units[unit].numel for unit in units)
         for rank, row in enumerate(self.rows):
             self.clock[rank] += seconds * (1 + 0.1 * ((7 * rank + len(row["actions"])) % 4))
 

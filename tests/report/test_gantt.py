@@ -9,6 +9,8 @@ import pytest
 from matplotlib.collections import PolyCollection
 from matplotlib.colors import to_rgba
 
+from mpizero.layout.models import GPTConfig, gpt_spec
+from mpizero.layout.tensor import TensorPlace
 from mpizero.planner.costs import Costs
 from mpizero.planner.timeline import LETTER
 from mpizero.report import gantt
@@ -123,7 +125,9 @@ def test_lanes():
 def test_every_kind_of_work_has_a_bar():
     """All kinds that effects speak of, costs know, and the text chart has a letter for."""
     runs = ({"stage": "0"}, {"stage": "1"}, {"stage": "2"}, {"stage": "3"}, {"shards": 2}, {"stage": "3-broadcast"},
-            {"recompute": True}, {"offload": "optimizer=cpu"}, {"recompute": True, "offload": "checkpoints=cpu"})
+            {"recompute": True}, {"offload": "optimizer=cpu"}, {"recompute": True, "offload": "checkpoints=cpu"},
+            {"spec": gpt_spec(GPTConfig(d_model=8, heads=2, context=4), place=TensorPlace(0, 2)), "tensor_size": 2,
+             "recompute": True, "partition_activations": True})
     traces = [sample(ranks=4, units=3, **options)[2] for options in runs]
     kinds = {row["work"] for trace in traces for row in trace["ranks"][0]["actions"]} - {None}
     assert kinds == set(SPAN_OF_WORK) == set(LETTER) == (

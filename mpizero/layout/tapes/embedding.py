@@ -9,14 +9,15 @@ from mpizero.layout.tapes.casts import cast
 from mpizero.layout.tapes.gradients import add_rows
 
 
-def embedding(b: int, t: int, c: int, dtype: str) -> Tape:
-    """y; a sample of it, and the positions."""
-    return Take(b * t * c * ITEMSIZE[dtype]), Work(2 * staging(t * c, dtype) + cast(t * c, dtype))
+def embedding(b: int, t: int, c: int, dtype: str, adds: bool = True) -> Tape:
+    """y; a sample of it, and the positions, if it adds them."""
+    work = (Work(2 * staging(t * c, dtype) + cast(t * c, dtype)),) if adds else ()
+    return Take(b * t * c * ITEMSIZE[dtype]), *work
 
 
-def embedding_backward(b: int, t: int, c: int, dtype: str) -> Tape:
+def embedding_backward(b: int, t: int, c: int, dtype: str, adds: bool = True) -> Tape:
     positions, tokens = add_over_batch(t, c, dtype), scatter_add(b * t, c, dtype)
-    return Add("wpe.weight", positions, positions), Add("wte.weight", tokens, tokens)
+    return *([Add("wpe.weight", positions, positions)] if adds else []), Add("wte.weight", tokens, tokens)
 
 
 def add_over_batch(t: int, c: int, dtype: str) -> int:

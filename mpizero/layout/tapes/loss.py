@@ -13,6 +13,11 @@ def cross_entropy(n: int, v: int, dtype: str) -> Tape:
     return Take(2 * n * wide), Work(staging(block(n, v), dtype) + block(n, v) * wide)
 
 
+def cross_entropy_part(n: int, v: int, dtype: str) -> Tape:
+    """A block of logits, and their exponentials; what it finds has its storage already."""
+    return (Work(staging(block(n, v), dtype) + block(n, v) * compute_itemsize(dtype)),)
+
+
 def cross_entropy_backward(n: int, v: int, dtype: str) -> Tape:
     """In the place of the logits; a block of them."""
     return (Work(staging(block(n, v), dtype) + cast(block(n, v), dtype)),)

@@ -23,6 +23,17 @@ def linear_segment_backward(n: int, k: int, m: int, dtype: str, name: str, first
     return *relu, *linear_backward_params(n, k, m, dtype, name)
 
 
+def divided_backward(n: int, k: int, m: int, dtype: str, name: str, *, first: bool, relu: bool, masks: bool,
+                     adds: bool) -> Tape:
+    """Of a tensor parallel Linear. relu: y is the output of one; masks: x is, and dx is as well."""
+    y = dy = Give(n * m * ITEMSIZE[dtype])
+    after = (*relu_backward(n, m, dtype), dy, y) if relu else ()
+    if first:
+        return *after, *linear_backward_params(n, k, m, dtype, name, adds)
+    before = (*relu_backward(n, k, dtype), Give(n * k * ITEMSIZE[dtype])) if masks else ()  # dx before it
+    return *after, *linear_backward(n, k, m, dtype, name, adds), *before
+
+
 def stored(numel: int, dtype: str) -> Tape:
     """Data of another dtype than the parameters' are cast, and die: nobody else holds them."""
     if dtype == DATA:

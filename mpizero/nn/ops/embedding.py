@@ -23,34 +23,45 @@ from mpizero.nn.ops.casts import cast_scratch
 from mpizero.nn.ops.gradients import Gradients, add_rows
 
 
-def embedding(tokens: Array, wte: Array, wpe: Array, mem: Allocator) -> Array:
-    """y = wte[token] + wpe[position]. tokens (B,T) int64, wte (V,C), wpe (context,C) -> y (B,T,C)."""
-    check_range("token", tokens, 0, len(wte))
+def embedding(tokens: Array, wte: Array, wpe: Array, mem: Allocator, first: int = 0, vocab: int | None = None,
+              adds: bool = True) -> Array:
+    """y = wte[token] + wpe[position]. tokens (B,T) int64, wte (V,C), wpe (context,C) -> y (B,T,C).
+
+    first, vocab: wte has the rows from `first` on of so many, and others count as 0. adds: whether positions are added.
+    """
+    check_range("token", tokens, 0, len(wte) if vocab is None else vocab)
     batch, length = tokens.shape
     if length > len(wpe):
         raise DataError(f"{length} tokens in a row, but the model has {len(wpe)} positions: use shorter rows or a "
                         "larger `context`")
     y = mem.empty((batch, length, wte.shape[1]), wte.dtype, ACTIVATION)
+    for sample in range(batch):
+        here = tokens[sample] - first
+        np.take(wte, here, axis=0, out=y[sample], mode="clip")  # other modes copy the output
+        if vocab is not None:
+            y[sample][(here < 0) | (here >= len(wte))] = 0
+    if not adds:
+        return y
     buffers = staging(y[0] if batch else y, length, mem), staging(wpe[:length], length, mem)
     position = read(wpe[:length], buffers[1], mem)
     for sample in range(batch):
-        np.take(wte, tokens[sample], axis=0, out=y[sample], mode="clip")  # in range; other modes copy the output
         out = read(y[sample], buffers[0], mem)
         out += position
         commit(out, y[sample], mem)
     return y
 
 
-def embedding_backward(tokens: Array, dy: Array, grads: Gradients, mem: Allocator) -> None:
+def embedding_backward(tokens: Array, dy: Array, grads: Gradients, mem: Allocator, first: int = 0,
+                       adds: bool = True) -> None:
     """Inverts y = wte[token] + wpe[position].
 
-    tokens (B,T), dy (B,T,C) -> adds dwte (V,C) and dwpe (context,C) into `grads`.
+    tokens (B,T), dy (B,T,C) -> adds dwte (V,C) and dwpe (context,C) into `grads`. first, adds: as of `embedding`.
     """
     batch, length, width = dy.shape
-    if grads.wants("wpe.weight"):
+    if adds and grads.wants("wpe.weight"):
         _add_over_batch(dy, grads.zeroed("wpe.weight")[:length], mem)  # dwpe[t] = sum over B of dy[:, t]
     if grads.wants("wte.weight"):
-        scatter_add(tokens.reshape(-1), dy.reshape(batch * length, width), grads.zeroed("wte.weight"), mem)
+        scatter_add(tokens.reshape(-1), dy.reshape(batch * length, width), grads.zeroed("wte.weight"), mem, first)
 
 
 def _add_over_batch(dy: Array, out: Array, mem: Allocator) -> None:
@@ -63,15 +74,17 @@ def _add_over_batch(dy: Array, out: Array, mem: Allocator) -> None:
     add_rows(out, total, mem)
 
 
-def scatter_add(index: Array, values: Array, out: Array, mem: Allocator) -> None:
-    """out[index[i]] += values[i] for all i. index (n,) int64; values (n,C), out (V,C), of one dtype.
+def scatter_add(index: Array, values: Array, out: Array, mem: Allocator, first: int = 0) -> None:
+    """out[index[i] - first] += values[i] for all i for which there is such a row. index (n,) int64; values (n,C), out
+    (V,C), of one dtype.
 
     Rows of equal index are brought together by a stable sort and added in their order in the compute dtype, so the
     result is deterministic and each row of `out` is rounded once. Several times faster than np.add.at. Workspace is of
     whole blocks, however many indices are equal.
     """
     order = np.argsort(index, kind="stable")
-    index = index[order]  # (n,) integers: one number per row
+    order = order[slice(*np.searchsorted(index, [first, first + len(out)], sorter=order))]
+    index = index[order] - first  # (n,) integers: one number per row
     step = row_step(values.shape[1])
     work = compute_dtype(values.dtype)
     stored = mem.empty((min(step, len(values)), values.shape[1]), values.dtype, WORKSPACE)

@@ -10,7 +10,8 @@ from mpizero.schedule.passes.gathers import (
 from mpizero.schedule.passes.offload import fetched_ahead, offloaded
 from mpizero.schedule.passes.overlap import overlapped
 from mpizero.schedule.passes.recompute import recompute
+from mpizero.schedule.passes.tensor import partitioned, summed
 
 __all__ = ["backward_prefetch", "bucketed", "delayed", "fetched_ahead", "forward_prefetch", "gather_once",
-           "keep_last_unit", "limit_all_gathers", "offloaded", "overlapped", "parse_bucket", "recompute",
-           "without_lone_collectives", "without_saving"]
+           "keep_last_unit", "limit_all_gathers", "offloaded", "overlapped", "parse_bucket", "partitioned", "recompute",
+           "summed", "without_lone_collectives", "without_saving"]

@@ -21,8 +21,10 @@ from mpizero.schedule.actions import (
     FetchParam,
     Forward,
     FreeGrad,
+    GatherKept,
     LossBackward,
     OptimStep,
+    PartitionKept,
     Phase,
     Recompute,
     ReduceGrad,
@@ -62,9 +64,11 @@ def _updates_away(actions: list[Action], placement: Placement) -> Iterator[Actio
     away: set[int] = set()  # units of whose gradient something is there already
     for place, action in enumerate(actions):
         if isinstance(action, AllReduceShard):
-            if action.unit in away:
+            if action.unit in away and not _again(action, actions[max(place - 1, 0):place]):
                 yield from (DownloadGrad(action.unit), UploadGrad(action.unit))
-            yield from (action, DownloadGrad(action.unit))
+            yield action
+            if not _again(action, actions[place + 1:place + 2]):
+                yield DownloadGrad(action.unit)
             away.add(action.unit)
             continue
         yield action
@@ -76,6 +80,11 @@ def _updates_away(actions: list[Action], placement: Placement) -> Iterator[Actio
             yield to_params(action.unit)
         elif isinstance(action, FreeGrad):
             away.discard(action.unit)
+
+
+def _again(action: AllReduceShard, neighbours: Iterable[Action]) -> bool:
+    """Whether they sum the same along another axis."""
+    return any(isinstance(other, AllReduceShard) and other.unit == action.unit for other in neighbours)
 
 
 def _summed(action: Action) -> tuple[int, ...]:
@@ -94,17 +103,19 @@ def _across_replicas(actions: Iterable[Action]) -> Iterator[int]:
 
 
 def _shelved(actions: list[Action]) -> list[Action]:
-    """With kept inputs that leave the device meanwhile."""
+    """With kept inputs, or this rank's parts of them, that leave the device meanwhile."""
     out: list[Action] = []
+    parts = {(action.segment, action.mb) for action in actions if isinstance(action, PartitionKept)}
     away: set[tuple[int, int]] = set()
     for action in actions:
-        if isinstance(action, Recompute) and (action.segment, action.mb) in away:
+        if isinstance(action, Recompute | GatherKept) and (place := (action.segment, action.mb)) in away:
             ahead = next(i for i in reversed(range(len(out))) if isinstance(out[i], Backward | LossBackward))
-            out.insert(ahead, UploadKept(action.segment, action.mb))
-            away.discard((action.segment, action.mb))
+            out.insert(ahead, UploadKept(*place, part=place in parts))
+            away.discard(place)
         out.append(action)
-        if isinstance(action, Forward) and action.save is Save.INPUT:
-            out.append(DownloadKept(action.segment, action.mb))
+        keeps = isinstance(action, Forward) and action.save is Save.INPUT and (action.segment, action.mb) not in parts
+        if isinstance(action, PartitionKept) or isinstance(action, Forward) and keeps:
+            out.append(DownloadKept(action.segment, action.mb, part=not keeps))
             away.add((action.segment, action.mb))
     return out
 
