@@ -57,9 +57,9 @@ def summarise(job: Job, progress: Progress) -> dict[str, Any]:
         "batch_size": settings.batch_size,
         **{name: getattr(settings.step, name) for name in OPTIONS},
         "seed": settings.seed,
-        "psi": job.wrapping.numel,
+        "psi": job.task.model.spec.psi,
         "padded_psi": job.wrapping.padded_numel,
-        "frozen_psi": job.wrapping.frozen_numel,
+        "frozen_psi": job.task.model.spec.frozen_psi,
         "trained_padded_psi": sum(job.wrapping.units[unit].padded_numel for unit in job.wrapping.trained),
         "gathered_more": gathered_more(job.geometry),
         "samples_per_step": job.samples,
@@ -97,7 +97,7 @@ def facts(job: Job) -> dict[str, Any]:
         "model": job.task.model.name, "stage": job.settings.step.stage, "world_size": job.world.size,
         "mesh": {axis.value: job.mesh.shape.size(axis) for axis in Axis},
         "hosts": list(job.world.hosts), "mpi": job.world.library, "versions": versions(),
-        "psi": job.wrapping.numel, "data": job.task.data.describe(), "settings": flat(job.settings),
+        "psi": job.task.model.spec.psi, "data": job.task.data.describe(), "settings": flat(job.settings),
         "files": _files(job),
     }
 

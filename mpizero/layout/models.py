@@ -274,5 +274,6 @@ def _with_loss(inputs: int, targets: int, segments: tuple[SegmentBytes, ...], cl
                             ranks=ranks)
     if parts == 1:
         return whole
-    return replace(whole, loss=(Take(kept),), loss_parts=3 * parts * targets * compute_itemsize(dtype),
-                   loss_part=cross_entropy_part(targets, classes, dtype))
+    told = 3 * parts * targets * compute_itemsize(dtype)
+    return replace(whole, loss=(Take(kept),), loss_parts=told,
+                   loss_part=(Take(told), *cross_entropy_part(targets, classes, dtype)))

@@ -56,7 +56,7 @@ def leaving(mesh: MeshShape, ranks_per_host: int) -> tuple[dict[Axis, int], ...]
     if mesh.ranks <= ranks_per_host:
         return (dict.fromkeys(Axis, 0),)
     hosts = {host: range(host * ranks_per_host, min((host + 1) * ranks_per_host, mesh.ranks))
-             for host in (0, 1, mesh.shard // ranks_per_host)}
+             for host in (0, 1, mesh.shard * mesh.tensor // ranks_per_host)}
     return tuple({axis: sum(mesh.successor(rank, axis) // ranks_per_host != host for rank in ranks) for axis in Axis}
                  for host, ranks in hosts.items())
 

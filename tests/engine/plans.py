@@ -48,7 +48,8 @@ def follows_its_plan(job: Job) -> Progress:
     assert {kind: ledger.peak[kind] for kind in plan.peak_by_kind} == plan.peak_by_kind
     counted = [(record.op, record.bytes_sent, record.messages) for record in job.log.records
                if record.op not in AGREEMENT_OPS]
-    planned = [(sent.op, sent.nbytes, sent.rounds) for sent in plan_traffic(actions, job.geometry)]
+    planned = [(sent.op, sent.nbytes, sent.rounds)
+               for sent in plan_traffic(actions, job.geometry, activations)]
     if job.settings.step.overlap:  # planned in the order of their beginnings, logged in that of their ends
         counted, planned = sorted(counted), sorted(planned)
     assert counted == planned

@@ -43,11 +43,18 @@ def sink(**shapes):
 
 
 def parameters(model, dtype=np.float64, seed=1, noise=0.1):
-    """Initial values plus noise, so that biases and norms are not at their special values; tile by tile."""
+    """Initial values plus noise, so that biases and norms are not at their special values; part by part."""
     rng = np.random.default_rng(seed)
-    drawn = {p.name: model.initial(p.name, seed) + noise * rng.standard_normal(p.shape) for p in model.spec.params}
-    return {piece.name: drawn[param.name][piece.row:piece.row + piece.shape[0]].astype(np.float32).astype(dtype)
+    wholes = {p.name: p.whole or p for p in model.spec.params}
+    drawn = {name: model.initial(name, seed) + noise * rng.standard_normal(p.shape) for name, p in wholes.items()}
+    return {piece.name: part_of(piece, drawn[param.name]).astype(np.float32).astype(dtype)
             for param in model.spec.params for piece in param.cut()}
+
+
+def part_of(param, whole):
+    """The elements that a tile or part of a parameter has, in its shape."""
+    runs = [whole.reshape(-1)[begin:begin + count] for _, begin, count in param.runs(0, param.numel)]
+    return np.concatenate(runs).reshape(param.shape)
 
 
 def forward(model, params, x, mem=MEM):

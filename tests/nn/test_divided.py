@@ -11,7 +11,7 @@ from mpizero.nn.gpt import gpt
 from mpizero.nn.losses import CrossEntropy, DividedCrossEntropy
 from mpizero.nn.mlp import mlp
 from mpizero.nn.ops.gradients import Gradients
-from tests.nn.helpers import MEM, loss_and_gradients, parameters
+from tests.nn.helpers import MEM, loss_and_gradients, parameters, part_of
 
 CONFIG = GPTConfig(layers=2, d_model=12, heads=6, context=5, vocab=30)
 
@@ -33,12 +33,6 @@ MODELS = {
     "mlp": (lambda place: mlp(12, 3, 6, 12, place=place), features),
     "mlp of an even number": (lambda place: mlp(12, 4, 6, 12, place=place), features),
 }
-
-
-def part_of(param, whole):
-    """A rank's part of a parameter, or of its gradient."""
-    runs = [whole.ravel()[begin:begin + count] for _, begin, count in param.runs(0, param.numel)]
-    return np.concatenate(runs).reshape(param.shape)
 
 
 def together(models, params, x, targets):

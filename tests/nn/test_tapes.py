@@ -15,11 +15,12 @@ from mpizero.dtypes import ITEMSIZE, numpy_dtype
 from mpizero.layout import freeze, sizes
 from mpizero.layout.tape import Give, Take, most
 from mpizero.layout.tapes import activation, attention, embedding, linear, loss, matmul, normalization
+from mpizero.layout.tensor import TensorPlace
 from mpizero.memory.kinds import ACTIVATION
 from mpizero.memory.ledger import Ledger
 from mpizero.nn import functional as fn
 from mpizero.nn.gpt import GPTConfig, gpt
-from mpizero.nn.losses import CrossEntropy
+from mpizero.nn.losses import CrossEntropy, DividedCrossEntropy
 from mpizero.nn.mlp import mlp
 from mpizero.nn.ops.gradients import Gradients
 from tests.nn.helpers import parameters
@@ -204,11 +205,20 @@ def assert_segments(model, x, targets, dtype):
             held.append(y)
             contexts.append(context)
             del y, context
-        (_, count, context), left = during(lambda: CrossEntropy().forward(held.pop(), targets, mem), facts.loss)
+        loss, parts = CrossEntropy(), []
+        if model.spec.divided:
+            loss = DividedCrossEntropy(TensorPlace(0, facts.ranks))
+            found, left = during(lambda: loss.part(held[-1], targets, mem), facts.loss_part)
+            assert left == facts.loss_parts
+            found.fill(1)  # other ranks' too
+            parts.append(found)
+            del found
+        (_, count, context), left = during(lambda: loss.forward(held.pop(), targets, *parts, mem), facts.loss)
+        parts.clear()
         assert left == facts.loss_kept
         held.append(context)
         del context
-        held.append(during(lambda: CrossEntropy().backward(held.pop(), 1 / count, mem), facts.loss_backward)[0])
+        held.append(during(lambda: loss.backward(held.pop(), 1 / count, mem), facts.loss_backward)[0])
         for segment, said in zip(reversed(model.segments), reversed(facts.segments), strict=True):
             grads = Gradients(views, written, frozen)
             held.append(during(lambda: segment.backward(params, contexts.pop(), held.pop(), grads, mem),
@@ -234,6 +244,32 @@ def test_segments_of_a_gpt(data):
     model = gpt(config, tiles=data.draw(st.integers(1, min(3, config.d_model))))
     with small_blocks():
         assert_segments(frozen_some(data, model), tokens, tokens, data.draw(dtypes))
+
+
+@given(data=st.data())
+@settings(max_examples=60)
+def test_segments_of_a_tensor_parallel_gpt(data):
+    size, layers, tied = data.draw(st.integers(2, 3)), data.draw(st.integers(1, 2)), data.draw(st.booleans())
+    heads = size * data.draw(st.integers(1, 2))
+    config = GPTConfig(layers, heads * data.draw(st.integers(1, 3)), heads, data.draw(st.integers(1, 9)),
+                       size * data.draw(st.integers(1, 9)), tied)
+    shape = data.draw(st.integers(1, 4)), data.draw(st.integers(1, config.context))
+    tokens = np.random.default_rng(0).integers(0, config.vocab, shape)
+    model = gpt(config, place=TensorPlace(data.draw(st.integers(0, size - 1)), size))
+    with small_blocks():
+        assert_segments(frozen_some(data, model), tokens, tokens, data.draw(dtypes))
+
+
+@given(data=st.data())
+@settings(max_examples=60)
+def test_segments_of_a_tensor_parallel_mlp(data):
+    size, layers, (hidden, classes, inputs, n) = data.draw(st.tuples(st.integers(2, 3), st.integers(1, 4),
+                                                                     st.tuples(*[SIZES] * 4)))
+    model = mlp(size * hidden, layers, inputs, size * classes, place=TensorPlace(data.draw(st.integers(0, size - 1)),
+                                                                                 size))
+    with small_blocks():
+        assert_segments(frozen_some(data, model), np.ones((n, inputs), np.float32), np.zeros(n, np.int64),
+                        data.draw(dtypes))
 
 
 @given(data=st.data())
