@@ -31,4 +31,4 @@ def built_in_task(settings: Settings, *, epochs: bool = False, outputs: Iterable
     if isinstance(sizes, GPTConfig):
         text = load("gpt", data, seed=seed, context=sizes.context, epochs=epochs, outputs=outputs)
         return Task(gpt(sizes, settings.tiles), text, target="token")
-    return Task(mlp(hidden=sizes.hidden, tiles=settings.tiles), load("mlp", data, seed=seed))
+    return Task(mlp(sizes.hidden, sizes.layers, tiles=settings.tiles), load("mlp", data, seed=seed))

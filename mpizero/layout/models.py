@@ -22,32 +22,47 @@ from mpizero.layout.tapes.loss import cross_entropy, cross_entropy_backward
 from mpizero.layout.tapes.mlp import DATA, linear_segment, linear_segment_backward
 
 INT64 = 8  # a token or a target
+MOST_WIDE = 2**40  # beyond it no width means anything
 
 
 def _require_positive(sizes: object) -> None:
     for name, size in vars(sizes).items():
-        if not isinstance(size, bool) and size < 1:
+        if not isinstance(size, bool | str) and size < 1:
             raise ConfigError(f"`{name}` {size} is no size: a model needs at least 1; use `{name}` 1 or more")
+
+
+def parse_hidden(text: str) -> int | str:
+    """`96`: a width; `64,128,256`: text with one for each hidden layer. ConfigError for what is neither."""
+    widths = [part.strip() for part in text.split(",")]
+    if not all(width.isascii() and width.isdigit() and 0 < int(width[:13]) < MOST_WIDE for width in widths):
+        raise ConfigError(f"`hidden` {text[:40]!r} is no width, nor one for each hidden layer: give a number from 1 to "
+                          "below 2^40, or several, as in 64,128,256")
+    return int(text) if len(widths) == 1 else ",".join(str(int(width)) for width in widths)
 
 
 @dataclass(frozen=True)
 class MLPSizes:
-    """`layers` Linears of widths inputs -> hidden -> ... -> hidden -> classes, ReLU between them.
+    """`layers` Linears of widths inputs -> hidden -> ... -> hidden -> classes, ReLU between them. hidden: as text the
+    width of each hidden layer (see `parse_hidden`), and then `layers` follows.
 
     ConfigError for a size below 1.
     """
 
-    hidden: int = 96
+    hidden: int | str = 96
     layers: int = 5
     inputs: int = 32
     classes: int = 16
 
     def __post_init__(self) -> None:
+        if isinstance(self.hidden, str):
+            object.__setattr__(self, "layers", len(self.hidden.split(",")) + 1)
         _require_positive(self)
 
     @property
     def widths(self) -> list[int]:
-        return [self.inputs, *[self.hidden] * (self.layers - 1), self.classes]
+        hidden = ([self.hidden] * (self.layers - 1) if isinstance(self.hidden, int)
+                  else [int(width) for width in self.hidden.split(",")])
+        return [self.inputs, *hidden, self.classes]
 
 
 def mlp_spec(sizes: MLPSizes = MLPSizes(), tiles: int = 1) -> ModelSpec:

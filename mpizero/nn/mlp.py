@@ -94,11 +94,11 @@ def _stored(x: Array, features: int, dtype: np.dtype, mem: Allocator) -> Array:
     return stored
 
 
-def mlp(hidden: int = MLPSizes.hidden, layers: int = MLPSizes.layers, inputs: int = MLPSizes.inputs,
+def mlp(hidden: int | str = MLPSizes.hidden, layers: int = MLPSizes.layers, inputs: int = MLPSizes.inputs,
         classes: int = MLPSizes.classes, tiles: int = 1) -> Model:
     """The MLP of these `MLPSizes`; names, shapes and tiles are those of `mlp_spec`."""
     sizes = MLPSizes(hidden, layers, inputs, classes)
-    spec = mlp_spec(sizes, tiles)
+    spec, layers = mlp_spec(sizes, tiles), sizes.layers
     if tiles == 1:
         whole = [LinearSegment(segment, first=i == 0, last=i == layers - 1) for i, segment in enumerate(spec.segments)]
         return Model("mlp", spec, tuple(whole), _draw)

@@ -27,6 +27,7 @@ from mpizero.layout import (
     require_elements,
     wrap,
 )
+from mpizero.memory.addresses import ARENA
 from mpizero.schedule import passes
 from mpizero.schedule.actions import Action
 from mpizero.schedule.effects import effect_of
@@ -49,7 +50,8 @@ class StepSettings:
     The others are passes, `overlap` that of overlapped; a depth of 0, a limit or an offload of None leaves the list as
     it is. offload: as `layout.tiers.parse_offload` reads it. recompute_interval: segments in a row that `recompute`
     computes again from one input. delayed_update_after: number of steps after which each update goes on beside the next
-    step; None: never. bucket_size: as `passes.parse_bucket` reads it; None: each unit is reduced alone.
+    step; None: never. bucket_size: as `passes.parse_bucket` reads it; None: each unit is reduced alone. allocator: by
+    which buffers get addresses, one of `ALLOCATORS`; None: they have none.
     """
 
     stage: str = "2"
@@ -66,6 +68,7 @@ class StepSettings:
     recompute_interval: int = 1
     delayed_update_after: int | None = None
     bucket_size: str | None = None
+    allocator: str | None = None
 
     def __post_init__(self) -> None:
         """ConfigError for values that can never work."""
@@ -245,6 +248,8 @@ def _placed(actions: Iterable[Action], geometry: Geometry, settings: StepSetting
     actions = passes.gather_once(passes.without_lone_collectives(actions, mesh))
     if settings.recompute:
         actions = passes.recompute(actions, segments, settings.recompute_interval)
+    if settings.allocator == ARENA and geometry.placement.tiers.checkpoints is DEVICE:
+        actions = passes.kept_apart(actions)
     if settings.keep_last_unit:
         actions = passes.keep_last_unit(actions)
     actions = passes.backward_prefetch(actions, settings.backward_prefetch)
