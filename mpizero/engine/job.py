@@ -153,8 +153,8 @@ def prepare(config: TrainConfig, world: Group, *, task: Task | None = None, poli
         settings = replace(settings, step=replace(settings.step, overlap=True))
     debug |= config.debug
     device = make_device(settings.step.allocator, settings.device_memory)
-    tiers = {DEVICE: Ledger(settings.device_memory, debug, device=device), HOST: Ledger(settings.host_memory, debug, HOST),
-             NVME: Ledger(None, debug, NVME)}
+    tiers = {DEVICE: Ledger(settings.device_memory, debug, device=device),
+             HOST: Ledger(settings.host_memory, debug, HOST), NVME: Ledger(None, debug, NVME)}
     ledger, log = tiers[DEVICE], TrafficLog(timed=config.log is not None)
     world = world.using(log=log, mem=ledger, checked=debug)
     compare_settings(config, settings, world)

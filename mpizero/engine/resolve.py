@@ -141,8 +141,8 @@ def _check(config: TrainConfig, chosen: Mapping[str, Any]) -> None:
     _check_files(config)
     check_policy(config.wrap)
     if config.allocator is not None and config.device_memory is None:
-        raise ConfigError(f"`allocator` {config.allocator} gives buffers their addresses on a device, whose size it must "
-                          "know: add `device_memory`, or leave it out")
+        raise ConfigError(f"`allocator` {config.allocator} gives buffers their addresses on a device, whose size it "
+                          "must know: add `device_memory`, or leave it out")
     if config.epochs is not None and config.steps is not None:
         raise ConfigError(f"`epochs` {config.epochs:g} and `steps` {config.steps} both say how long to train: leave "
                           "one of them out")

@@ -26,8 +26,8 @@ class Device:
         try:
             self._bytes = mmap.mmap(-1, max(capacity, 1), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         except (OSError, OverflowError, ValueError):
-            raise OutOfDeviceMemory(f"the host has no room for a device of {in_units(capacity)}, which `allocator` sets "
-                                    "aside: use a smaller `device_memory`, or leave `allocator` out") from None
+            raise OutOfDeviceMemory(f"the host has no room for a device of {in_units(capacity)}, which `allocator` "
+                                    "sets aside: use a smaller `device_memory`, or leave `allocator` out") from None
 
     def array(self, shape: int | tuple[int, ...], dtype: np.dtype, address: int) -> np.ndarray:
         """Uninitialised, of at least one element. The address stays taken for as long as the array lives."""

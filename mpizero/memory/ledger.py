@@ -18,6 +18,7 @@ import numpy.typing as npt
 from mpizero.errors import OutOfDeviceMemory
 from mpizero.memory.device import Device
 from mpizero.memory.kinds import KINDS, MODEL_STATE
+from mpizero.text import counted
 
 
 Held = TypeVar("Held")
@@ -192,11 +193,11 @@ class Ledger:
     def _in_holes(self, nbytes: int, kind: str) -> str:
         assert self.device is not None
         blocks = self.device.addresses.blocks
-        holes, free = len(blocks.holes()), blocks.free_size
+        holes, free = counted(len(blocks.holes()), "hole"), blocks.free_size
         cure = "" if self.device.addresses.lasting else "`allocator` arena, or "
         return (f"out of {self.tier} memory at {self.action}: {nbytes:,} bytes of {kind} asked for, and {free:,} of "
-                f"{blocks.capacity:,} bytes ({100 * free / blocks.capacity:.1f} %) are free, but in {holes:,} holes, "
-                f"the largest of {blocks.largest_hole:,}: use {cure}a larger `{self.tier}_memory`")
+                f"{blocks.capacity:,} bytes ({100 * free / blocks.capacity:.1f} %) are free, but in {holes}, the "
+                f"largest of {blocks.largest_hole:,}: use {cure}a larger `{self.tier}_memory`")
 
     def _full(self, nbytes: int, kind: str) -> str:
         rows = sorted(self.by_unit().items(), key=lambda row: -row[1])
