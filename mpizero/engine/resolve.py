@@ -133,7 +133,7 @@ def _check(config: TrainConfig, chosen: Mapping[str, Any]) -> None:
                               "or choose that model")
     for name, (holds, rule) in RULES.items():
         value = chosen.get(name, getattr(config, name))
-        if value is not None and not isinstance(value, str) and not (abs(value) < LARGEST and holds(value)):  # a NaN is not below
+        if isinstance(value, int | float) and not (abs(value) < LARGEST and holds(value)):  # a NaN is not below
             raise ConfigError(f"`{name}` {value} is impossible: it must be {rule}, and below 2^40")
     if config.warmup is not None and config.warmup > chosen["steps"]:
         raise ConfigError(f"`warmup` {config.warmup} is longer than `steps` {chosen['steps']}: shorten it")

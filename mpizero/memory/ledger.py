@@ -15,7 +15,7 @@ from typing import Protocol, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from mpizero.errors import OutOfDeviceMemory
+from mpizero.errors import Fragmented, OutOfDeviceMemory
 from mpizero.memory.device import Device
 from mpizero.memory.kinds import KINDS, MODEL_STATE
 from mpizero.text import counted
@@ -162,7 +162,7 @@ class Ledger:
             raise OutOfDeviceMemory(self._full(nbytes, kind))
         address = 0 if self.device is None else self.device.addresses.take(nbytes, kind)
         if address is None:
-            raise OutOfDeviceMemory(self._in_holes(nbytes, kind))
+            raise self._fragmented(nbytes, kind)
         return address
 
     def _count(self, holder: Held, nbytes: int, kind: str, address: int) -> Held:
@@ -190,14 +190,15 @@ class Ledger:
         if kind in MODEL_STATE and self.model_state_bytes > self.peak_model_state_bytes:
             self.peak_model_state_bytes, self.peak_model_state_action = self.model_state_bytes, self.action
 
-    def _in_holes(self, nbytes: int, kind: str) -> str:
+    def _fragmented(self, nbytes: int, kind: str) -> Fragmented:
         assert self.device is not None
         blocks = self.device.addresses.blocks
-        holes, free = counted(len(blocks.holes()), "hole"), blocks.free_size
+        holes, free, largest = len(blocks.holes()), blocks.free_size, blocks.largest_hole
         cure = "" if self.device.addresses.lasting else "`allocator` arena, or "
-        return (f"out of {self.tier} memory at {self.action}: {nbytes:,} bytes of {kind} asked for, and {free:,} of "
-                f"{blocks.capacity:,} bytes ({100 * free / blocks.capacity:.1f} %) are free, but in {holes}, the "
-                f"largest of {blocks.largest_hole:,}: use {cure}a larger `{self.tier}_memory`")
+        return Fragmented(f"out of {self.tier} memory at {self.action}: {nbytes:,} bytes of {kind} asked for, and "
+                          f"{free:,} of {blocks.capacity:,} bytes ({100 * free / blocks.capacity:.1f} %) are free, but "
+                          f"in {counted(holes, 'hole')}, the largest of {largest:,}: use {cure}a larger "
+                          f"`{self.tier}_memory`", nbytes, free, blocks.capacity, holes, largest)
 
     def _full(self, nbytes: int, kind: str) -> str:
         rows = sorted(self.by_unit().items(), key=lambda row: -row[1])

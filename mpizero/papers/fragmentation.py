@@ -14,7 +14,6 @@ from mpizero.memory.addresses import FirstFit
 CAPACITY = 2400
 LAYERS = 9
 CHECKPOINT = 160  # what a layer leaves for backward
-Temporaries = tuple[tuple[int, int], ...]
 TEMPORARIES = tuple((100 + 10 * layer, 60 + 10 * layer) for layer in range(LAYERS))  # freed at the end of their layer
 REQUEST = 400
 
@@ -35,14 +34,13 @@ class Outcome:
         return self.free / self.capacity
 
 
-def forward(arena: bool, temporaries: Temporaries | None = None) -> Outcome:
+def forward(arena: bool) -> Outcome:
     """Every layer allocates temporaries, stores a checkpoint, frees the temporaries. arena: checkpoints are copied into
-    one block that was set aside at the start. temporaries: TEMPORARIES unless given. MemoryError if a layer itself does
-    not fit."""
+    one block that was set aside at the start. MemoryError if a layer itself does not fit."""
     memory = FirstFit(CAPACITY)
     if arena:
         _must(memory.allocate(LAYERS * CHECKPOINT))
-    for sizes in TEMPORARIES if temporaries is None else temporaries:
+    for sizes in TEMPORARIES:
         held = [_must(memory.allocate(size)) for size in sizes]
         checkpoint = _must(memory.allocate(CHECKPOINT))
         for offset in held:
@@ -51,16 +49,6 @@ def forward(arena: bool, temporaries: Temporaries | None = None) -> Outcome:
             memory.free(checkpoint)
     free, hole = memory.free_size, memory.largest_hole
     return Outcome(arena, CAPACITY, free, hole, REQUEST, memory.allocate(REQUEST) is not None)
-
-
-def fits(temporaries: Temporaries) -> bool:
-    """Whether all layers find room, with the arena and without."""
-    try:
-        forward(False, temporaries)
-        forward(True, temporaries)
-    except MemoryError:
-        return False
-    return True
 
 
 def _must(offset: int | None) -> int:

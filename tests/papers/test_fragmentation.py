@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from mpizero.papers.fragmentation import CAPACITY, CHECKPOINT, LAYERS, fits, forward
+import pytest
+
+from mpizero.papers import fragmentation
+from mpizero.papers.fragmentation import CAPACITY, CHECKPOINT, LAYERS, forward
 
 
 def test_fragments_make_a_small_request_fail():
@@ -15,10 +18,14 @@ def test_fragments_make_a_small_request_fail():
     assert (plain.free_share, plain.largest_hole) == (0.4, 220)
 
 
-def test_other_temporaries():
+def test_other_temporaries(monkeypatch):
     """Equal ones leave their holes to the next layer: nothing is split. What does not fit is told."""
-    equal = ((100, 60),) * LAYERS
-    assert fits(equal) and forward(False, equal).succeeds and forward(True, equal).succeeds
-    assert forward(False, equal).largest_hole == CAPACITY - LAYERS * CHECKPOINT - 160
+    monkeypatch.setattr(fragmentation, "TEMPORARIES", ((100, 60),) * LAYERS)
+    assert forward(False).succeeds and forward(True).succeeds
+    assert forward(False).largest_hole == CAPACITY - LAYERS * CHECKPOINT - 160
     room = CAPACITY - LAYERS * CHECKPOINT - CHECKPOINT  # beside the arena and a checkpoint
-    assert fits(((room - 1, 1),)) and not fits(((room, 1),))
+    monkeypatch.setattr(fragmentation, "TEMPORARIES", ((room - 1, 1),))
+    forward(True)
+    monkeypatch.setattr(fragmentation, "TEMPORARIES", ((room, 1),))
+    with pytest.raises(MemoryError, match="a layer does not fit"):
+        forward(True)
