@@ -53,7 +53,8 @@ def fragments(world: Group) -> Demo:
                  between("The device that first fit needs, over the bytes that live at most", "ours", WORSE, None,
                          extents["growing MLP", FIRST_FIT], "times"),
                  between("with the arena", "ours", None, CLOSE, extents["growing MLP", ARENA], "times"),
-                 between("Blocks that are all equal, a GPT's, leave holes that the next one fills: first fit needs", "ours", None, CLOSE, extents["GPT", FIRST_FIT], "times"))],
+                 between("Blocks that are all equal, a GPT's, leave holes that the next one fills: first fit "
+                         "needs", "ours", None, CLOSE, extents["GPT", FIRST_FIT], "times"))],
         table(["model", "allocator", "bytes at most", "device needed", "ratio"], rows),
         f"an MLP of {len(HIDDEN.split(','))} hidden layers, each one wider than the last, at stage 3 with recompute "
         f"and states off the device; that {WORSE} times is much and {CLOSE} little. Devices of {size}.",

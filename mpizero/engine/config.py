@@ -6,12 +6,13 @@ backticks; the command line spells them as flags.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from typing import Any
 
 from mpizero.dtypes import DTYPES, full_name
 from mpizero.engine.optimizers import OptimSettings
-from mpizero.layout.models import GPTConfig, MLPSizes, parse_hidden
+from mpizero.layout.models import GPTConfig, MLPSizes
 from mpizero.layout.spec import DECAYS
 from mpizero.memory.addresses import ALLOCATORS
 from mpizero.schedule import STRATEGIES, StepSettings
@@ -84,6 +85,11 @@ def _option(default: Any, help: str, **more: Any) -> Any:
     return field(default=default, metadata={"help": help, **more})
 
 
+def width_or_widths(text: str) -> int | str:
+    """A number, if it is one: `resolve` reads the rest, and has the words for what is wrong."""
+    return int(text) if re.fullmatch(r"[0-9]{1,12}", text) else text
+
+
 @dataclass(frozen=True)
 class TrainConfig:
     """None stands for a default that depends on the model or the optimizer (see BY_MODEL, BY_OPTIMIZER), or for `off`.
@@ -98,7 +104,7 @@ class TrainConfig:
     model: str = _option("mlp", "mlp: 5 Linear layers on a teacher's task; gpt: GPT-2's architecture on bytes of text",
                          choices=list(BY_MODEL))
     hidden: int | str | None = _option(None, "width of the MLP's hidden layers (96), or of each, as in 64,128,256",
-                                       type=parse_hidden)
+                                       type=width_or_widths)
     layers: int | None = _option(None, "blocks of the GPT (4)", type=int)
     d_model: int | None = _option(None, "width of the GPT (128)", type=int)
     heads: int | None = _option(None, "attention heads of the GPT (4)", type=int)

@@ -7,7 +7,9 @@ from dataclasses import fields, replace
 from typing import Any
 
 from mpizero.dtypes import reduction
-from mpizero.engine.config import BY_MODEL, SIZES, CheckpointSettings, Settings, TrainConfig
+from mpizero.engine.config import (
+    BY_MODEL, SIZES, CheckpointSettings, Settings, TrainConfig, width_or_widths,
+)
 from mpizero.engine.optimizers import OptimSettings, defaults, having, parse_betas
 from mpizero.errors import ConfigError
 from mpizero.layout import NVME, check_policy, offload_text, optimizer_spec, parse_offload, require_narrow
@@ -189,7 +191,7 @@ def _check_files(config: TrainConfig) -> None:
                           "`offload` optimizer=nvme, or leave it out")
 
 
-NUMBERS: Mapping[Any, tuple[type, ...]] = {int: (int,), float: (float, int), parse_hidden: (int, str)}
+NUMBERS: Mapping[Any, tuple[type, ...]] = {int: (int,), float: (float, int), width_or_widths: (int, str)}
 
 
 def _at_least(bound: int) -> tuple[Callable[[float], bool], str]:
