@@ -34,7 +34,7 @@ GROUPS = {
                                       "partition-activations",
     "precision and optimizer": "dtype reduce-dtype sum-dtype loss-scale growth-interval no-master-weights optimizer "
                                "lr warmup momentum betas weight-decay decay clip",
-    "what rests where": "offload nvme delayed-update-after device-memory host-memory host-threads limit",
+    "what rests where": "offload nvme delayed-update-after device-memory allocator host-memory host-threads limit",
     "the run": "steps epochs seed check-replicas eval-every debug",
     "checkpoints": "save save-every keep resume init",
     "what is printed and written": "print-actions log log-every log-format tensorboard json",

@@ -35,6 +35,14 @@ class OutOfDeviceMemory(MpizeroError, MemoryError):
     """An allocation beyond the capacity of the rank's device (`--device-memory`)."""
 
 
+class Fragmented(OutOfDeviceMemory):
+    """An allocation for which bytes enough are free, in holes that are too small. Bytes, and the number of holes."""
+
+    def __init__(self, message: str, asked: int, free: int, capacity: int, holes: int, largest: int):
+        super().__init__(message)
+        self.asked, self.free, self.capacity, self.holes, self.largest = asked, free, capacity, holes, largest
+
+
 class LossScaleError(MpizeroError, ArithmeticError):
     """Gradients overflow even at the smallest loss scale."""
 

@@ -217,7 +217,13 @@ def owner_broadcast(runs: Runs) -> Demo:
     return compare(runs.of("3"), runs.of(OWNERS), UNITS)
 
 
-DEMOS = (same_bits, bytes_kept, bytes_sent, forgotten_gather, fewer_ranks, owner_broadcast)
+def out_of_memory(runs: Runs) -> Demo:
+    """Demo 7."""
+    from fragments import fragments
+    return fragments(runs.world)
+
+
+DEMOS = (same_bits, bytes_kept, bytes_sent, forgotten_gather, fewer_ranks, owner_broadcast, out_of_memory)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

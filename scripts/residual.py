@@ -129,8 +129,6 @@ def _rows(whole: int, kept: int, large: int, split: int | float, operator: Mappi
 def fragments() -> Demo:
     """Demo 5."""
     plain, arena = fragmentation.forward(arena=False), fragmentation.forward(arena=True)
-    others = [(fragmentation.forward(False, sizes), fragmentation.forward(True, sizes)) for sizes in _choices()]
-    fail, helped = (sum(not each.succeeds for each, _ in others), sum(each.succeeds for _, each in others))
     source = "lecture 6.3; ZeRO sec. 3.2, 6.3"
     rows = [["copied into an arena" if each.arena else "where they come", each.capacity, each.free,
              100 * each.free_share, each.largest_hole, each.request, each.succeeds] for each in (plain, arena)]
@@ -146,28 +144,11 @@ def fragments() -> Demo:
                        f"{_outcome(arena)}: the largest hole is {arena.largest_hole}",
                        arena.succeeds and arena.free == plain.free),
                  given=given),
-        *of_kind("simulated",
-                 equal(f"{len(others)} other choices of temporaries: with the block the request succeeds, for all that "
-                       "is free is one hole", "ours", len(others), helped),
-                 between("without, it fails in some: whether it does depends on the sizes", "ours", 1, len(others) - 1,
-                         fail, "of them"),
-                 given="sizes on a grid"),
-        *of_kind("simulated",
-                 equal("Temporaries that do not grow leave no holes behind: requests that fail", "ours", 0,
-                       sum(not fragmentation.forward(False, sizes).succeeds for sizes in _choices((0,)))),
-                 given="the same sizes in every layer"),
     ], table(["checkpoints", "capacity", "free", "free %", "largest hole", "request", "succeeds"], rows),
         f"a first-fit allocator of {plain.capacity} units and {fragmentation.LAYERS} layers with temporaries of our "
         "own sizes: the lecture's are lost. It reports 44 % free, a largest hole of 260 and a request of 400 that "
-        "fails.",
+        "fails. Demo 7 of 02_zero_stages.py has the same of a real step.",
         {"01-fragments": lambda: figures.fragments(plain, arena)}, {"outcomes": [asdict(plain), asdict(arena)]})
-
-
-def _choices(growth: tuple[int, ...] = (5, 10, 15, 20)) -> list[tuple[tuple[int, int], ...]]:
-    """Two temporaries a layer, which grow from layer to layer, as far as the last layer still fits."""
-    every = [tuple((first + grow * layer, second + grow * layer) for layer in range(fragmentation.LAYERS))
-             for first in range(60, 141, 20) for second in range(20, 101, 20) for grow in growth]
-    return [sizes for sizes in every if fragmentation.fits(sizes)]
 
 
 def _outcome(each: fragmentation.Outcome) -> str:

@@ -16,8 +16,8 @@ from mpizero.errors import CheckpointError
 # Settings that change no bit, or (ranks, no_sync) only the order of additions; and where data lies.
 FREE = ("stage", "shard_size", "no_sync", "backward_prefetch", "forward_prefetch", "keep_last_unit",
         "limit_all_gathers", "overlap", "recompute", "recompute_interval", "partition_activations", "bucket_size",
-        "tensor_size", "wrap", "offload", "device_memory", "host_memory", "host_threads", "limit", "check_replicas",
-        "eval_every", "data", "end", "save", "save_every", "keep", "resume", "init")
+        "tensor_size", "wrap", "offload", "device_memory", "allocator", "host_memory", "host_threads", "limit",
+        "check_replicas", "eval_every", "data", "end", "save", "save_every", "keep", "resume", "init")
 # Those that a run may change on its way.
 TOLD = ("steps", "epochs", "lr", "warmup", "clip", "batch_size", "global_batch", "accumulation", "tiles")
 # Those that end an update which is under way, so that they change results where updates are delayed.

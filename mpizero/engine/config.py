@@ -6,6 +6,7 @@ backticks; the command line spells them as flags.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,6 +14,7 @@ from mpizero.dtypes import DTYPES, full_name
 from mpizero.engine.optimizers import OptimSettings
 from mpizero.layout.models import GPTConfig, MLPSizes
 from mpizero.layout.spec import DECAYS
+from mpizero.memory.addresses import ALLOCATORS
 from mpizero.schedule import STRATEGIES, StepSettings
 
 BY_MODEL: dict[str, dict[str, Any]] = {  # defaults that differ, and the sizes that a model has
@@ -83,6 +85,11 @@ def _option(default: Any, help: str, **more: Any) -> Any:
     return field(default=default, metadata={"help": help, **more})
 
 
+def width_or_widths(text: str) -> int | str:
+    """A number, if it is one: `resolve` reads the rest, and has the words for what is wrong."""
+    return int(text) if re.fullmatch(r"[0-9]{1,12}", text) else text
+
+
 @dataclass(frozen=True)
 class TrainConfig:
     """None stands for a default that depends on the model or the optimizer (see BY_MODEL, BY_OPTIMIZER), or for `off`.
@@ -96,7 +103,8 @@ class TrainConfig:
                          "parameters; 1-allreduce, 3-broadcast: the same as lectures draw it", choices=list(STRATEGIES))
     model: str = _option("mlp", "mlp: 5 Linear layers on a teacher's task; gpt: GPT-2's architecture on bytes of text",
                          choices=list(BY_MODEL))
-    hidden: int | None = _option(None, "width of the MLP's hidden layers (96)", type=int)
+    hidden: int | str | None = _option(None, "width of the MLP's hidden layers (96), or of each, as in 64,128,256",
+                                       type=width_or_widths)
     layers: int | None = _option(None, "blocks of the GPT (4)", type=int)
     d_model: int | None = _option(None, "width of the GPT (128)", type=int)
     heads: int | None = _option(None, "attention heads of the GPT (4)", type=int)
@@ -168,6 +176,9 @@ class TrainConfig:
     seed: int = _option(0, "of weights, data and order", type=int)
     device_memory: str | None = _option(None, "capacity of each rank's device, as in 64MiB or 80G (unlimited)",
                                         metavar="SIZE")
+    allocator: str | None = _option(None, "give each buffer an address on the device: first-fit, or arena, which keeps "
+                                    "what lasts apart from what comes and goes (none: bytes alone are counted)",
+                                    choices=list(ALLOCATORS))
     check_replicas: int = _option(0, "every K steps compare checksums of what ranks must keep alike (0: never)",
                                   type=int, metavar="K")
     eval_every: int = _option(0, "every K steps compute the held-out loss, as after the last (0: never)", type=int,

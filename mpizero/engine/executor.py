@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import weakref
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -26,7 +27,7 @@ from mpizero.errors import ConfigError
 from mpizero.layout import DEVICE, HOST, NVME, Axis, Tier, Wrapping
 from mpizero.layout.links import Way
 from mpizero.memory.kinds import ACTIVATION, KEPT_INPUT
-from mpizero.memory.ledger import Ledger
+from mpizero.memory.ledger import Ledger, owner_of
 from mpizero.memory.links import Link
 from mpizero.nn.ops.gradients import Gradients
 from mpizero.schedule import values as v
@@ -229,13 +230,23 @@ class Executor:
 
     def _forward(self, action: Forward) -> None:
         segment, mb, x = action.segment, action.mb, v.x(action.segment, action.mb)
-        if action.save is Save.INPUT:
+        if action.save is Save.COPY:
+            self.values[x] = self._copied(self._take(x))
+        if action.save in (Save.INPUT, Save.COPY):
             self.values[v.kept(segment, mb)] = self.ledger.rekind(self.values[x], KEPT_INPUT)
         compute = self.task.model.segments[segment].forward
         y, context = compute(self._params(segment), self._take(x), self.ledger)
         self.values[output(self.segments[segment])(mb)] = y
         if action.save is Save.ALL:
             self.values[v.saved(segment, mb)] = context
+
+    def _copied(self, x: Array) -> Array:
+        """A copy, whose place is another kind's. Where somebody holds x all the while, x itself: two would not do."""
+        there, copy = weakref.ref(owner_of(x)), self.ledger.empty(x.shape, x.dtype, KEPT_INPUT)
+        np.copyto(copy, x)
+        del x
+        held = there()
+        return copy if held is None or held.size != copy.size else held.reshape(copy.shape)
 
     def _recompute(self, action: Recompute) -> None:
         segment, mb = action.segment, action.mb

@@ -27,6 +27,7 @@ from mpizero.errors import ConfigError, OutOfDeviceMemory
 from mpizero.layout import (DEVICE, HOST, NVME, OPTIMIZERS, ActivationBytes, Axis, Geometry, Policy, Tier, Wrapping,
                             freeze, named_policy, with_decay)
 from mpizero.layout.links import Way, parse_limits
+from mpizero.memory.device import make_device
 from mpizero.memory.heap import keep_heap
 from mpizero.memory.host import available_bytes
 from mpizero.memory.ledger import Ledger
@@ -160,8 +161,9 @@ def prepare(config: TrainConfig, world: Group, *, task: Task | None = None, poli
     if config.overlap == "auto" and overlaps(world.hosts):
         settings = replace(settings, step=replace(settings.step, overlap=True))
     debug |= config.debug
-    tiers = {DEVICE: Ledger(settings.device_memory, debug), HOST: Ledger(settings.host_memory, debug, HOST),
-             NVME: Ledger(None, debug, NVME)}
+    device = make_device(settings.step.allocator, settings.device_memory)
+    tiers = {DEVICE: Ledger(settings.device_memory, debug, device=device),
+             HOST: Ledger(settings.host_memory, debug, HOST), NVME: Ledger(None, debug, NVME)}
     ledger, log = tiers[DEVICE], TrafficLog(timed=config.log is not None)
     world = world.using(log=log, mem=ledger, checked=debug)
     compare_settings(config, settings, world)

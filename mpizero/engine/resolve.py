@@ -7,12 +7,14 @@ from dataclasses import fields, replace
 from typing import Any
 
 from mpizero.dtypes import reduction
-from mpizero.engine.config import BY_MODEL, SIZES, CheckpointSettings, Settings, TrainConfig
+from mpizero.engine.config import (
+    BY_MODEL, SIZES, CheckpointSettings, Settings, TrainConfig, width_or_widths,
+)
 from mpizero.engine.optimizers import OptimSettings, defaults, having, parse_betas
 from mpizero.errors import ConfigError
 from mpizero.layout import NVME, check_policy, offload_text, optimizer_spec, parse_offload, require_narrow
 from mpizero.layout.links import parse_limits
-from mpizero.layout.models import GPTConfig, MLPSizes
+from mpizero.layout.models import GPTConfig, MLPSizes, parse_hidden
 from mpizero.quantities import parse_memory
 from mpizero.schedule import StepSettings
 from mpizero.schedule.compose import LARGEST
@@ -46,6 +48,8 @@ def resolve(config: TrainConfig, steps: int | None = None, ranks: int | None = N
     _check(config, chosen)
     _check_optimizer(config, chosen)
     sizes = {name: chosen[name] for name in SIZES if name in chosen}
+    if "hidden" in sizes:
+        sizes["hidden"] = parse_hidden(str(sizes["hidden"]))
     betas, momentum = chosen.get("betas"), chosen.get("momentum")
     betas = None if betas is None else ",".join(map(str, parse_betas(betas)))
     optim = OptimSettings(chosen["optimizer"], chosen["weight_decay"], chosen["lr"], chosen["warmup"], config.clip,
@@ -131,13 +135,16 @@ def _check(config: TrainConfig, chosen: Mapping[str, Any]) -> None:
                               "or choose that model")
     for name, (holds, rule) in RULES.items():
         value = chosen.get(name, getattr(config, name))
-        if value is not None and not (abs(value) < LARGEST and holds(value)):  # a NaN is not below
+        if isinstance(value, int | float) and not (abs(value) < LARGEST and holds(value)):  # a NaN is not below
             raise ConfigError(f"`{name}` {value} is impossible: it must be {rule}, and below 2^40")
     if config.warmup is not None and config.warmup > chosen["steps"]:
         raise ConfigError(f"`warmup` {config.warmup} is longer than `steps` {chosen['steps']}: shorten it")
     _check_paths(config)
     _check_files(config)
     check_policy(config.wrap)
+    if config.allocator is not None and config.device_memory is None:
+        raise ConfigError(f"`allocator` {config.allocator} gives buffers their addresses on a device, whose size it "
+                          "must know: add `device_memory`, or leave it out")
     if config.epochs is not None and config.steps is not None:
         raise ConfigError(f"`epochs` {config.epochs:g} and `steps` {config.steps} both say how long to train: leave "
                           "one of them out")
@@ -184,7 +191,7 @@ def _check_files(config: TrainConfig) -> None:
                           "`offload` optimizer=nvme, or leave it out")
 
 
-NUMBERS: Mapping[Any, tuple[type, ...]] = {int: (int,), float: (float, int)}
+NUMBERS: Mapping[Any, tuple[type, ...]] = {int: (int,), float: (float, int), width_or_widths: (int, str)}
 
 
 def _at_least(bound: int) -> tuple[Callable[[float], bool], str]:

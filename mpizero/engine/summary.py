@@ -30,8 +30,8 @@ from mpizero.schedule import STRATEGIES, Action
 
 # of StepSettings
 OPTIONS = ("accumulation", "no_sync", "backward_prefetch", "forward_prefetch", "keep_last_unit", "limit_all_gathers",
-           "overlap", "offload", "recompute", "recompute_interval", "bucket_size", "delayed_update_after",
-           "tensor_size", "partition_activations")
+           "overlap", "offload", "recompute", "recompute_interval", "bucket_size", "allocator",
+           "delayed_update_after", "tensor_size", "partition_activations")
 
 
 def summarise(job: Job, progress: Progress) -> dict[str, Any]:
@@ -153,6 +153,7 @@ def _device_peak(job: Job, progress: Progress) -> dict[str, Any]:
                        digest_peak(geometry)])
     return {"device_peak": ledger.peak_bytes, "device_peak_by_kind": ledger.peak_live,
             "device_peak_action": ledger.peak_action,
+            "device_extent": ledger.device and ledger.device.addresses.extent,
             "planned_device_peak": planned and planned.nbytes,
             "planned_device_peak_action": planned and planned.during}
 

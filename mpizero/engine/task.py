@@ -38,5 +38,5 @@ def built_in_task(settings: Settings, rank: int = 0, *, epochs: bool = False,
     if isinstance(sizes, GPTConfig):
         text = load("gpt", data, seed=seed, context=sizes.context, epochs=epochs, outputs=outputs)
         return Task(gpt(sizes, settings.tiles, place), text, target="token", divided=divided)
-    model = mlp(hidden=sizes.hidden, tiles=settings.tiles, place=place)
+    model = mlp(sizes.hidden, sizes.layers, tiles=settings.tiles, place=place)
     return Task(model, load("mlp", data, seed=seed), divided=divided)

@@ -27,32 +27,47 @@ from mpizero.layout.tapes.mlp import DATA, divided_backward, linear_segment, lin
 from mpizero.layout.tensor import TensorPlace, require_divides
 
 INT64 = 8  # a token or a target
+MOST_WIDE = 2**40  # beyond it no width means anything
 
 
 def _require_positive(sizes: object) -> None:
     for name, size in vars(sizes).items():
-        if not isinstance(size, bool) and size < 1:
+        if not isinstance(size, bool | str) and size < 1:
             raise ConfigError(f"`{name}` {size} is no size: a model needs at least 1; use `{name}` 1 or more")
+
+
+def parse_hidden(text: str) -> int | str:
+    """`96`: a width; `64,128,256`: text with one for each hidden layer. ConfigError for what is neither."""
+    widths = [part.strip() for part in text.split(",")]
+    if not all(width.isascii() and width.isdigit() and 0 < int(width[:13]) < MOST_WIDE for width in widths):
+        raise ConfigError(f"`hidden` {text[:40]!r} is no width, nor one for each hidden layer: give a number from 1 to "
+                          "below 2^40, or several, as in 64,128,256")
+    return int(text) if len(widths) == 1 else ",".join(str(int(width)) for width in widths)
 
 
 @dataclass(frozen=True)
 class MLPSizes:
-    """`layers` Linears of widths inputs -> hidden -> ... -> hidden -> classes, ReLU between them.
+    """`layers` Linears of widths inputs -> hidden -> ... -> hidden -> classes, ReLU between them. hidden: as text the
+    width of each hidden layer (see `parse_hidden`), and then `layers` follows.
 
     ConfigError for a size below 1.
     """
 
-    hidden: int = 96
+    hidden: int | str = 96
     layers: int = 5
     inputs: int = 32
     classes: int = 16
 
     def __post_init__(self) -> None:
+        if isinstance(self.hidden, str):
+            object.__setattr__(self, "layers", len(self.hidden.split(",")) + 1)
         _require_positive(self)
 
     @property
     def widths(self) -> list[int]:
-        return [self.inputs, *[self.hidden] * (self.layers - 1), self.classes]
+        hidden = ([self.hidden] * (self.layers - 1) if isinstance(self.hidden, int)
+                  else [int(width) for width in self.hidden.split(",")])
+        return [self.inputs, *hidden, self.classes]
 
 
 def mlp_spec(sizes: MLPSizes = MLPSizes(), tiles: int = 1, place: TensorPlace = TensorPlace()) -> ModelSpec:
@@ -72,8 +87,9 @@ def mlp_spec(sizes: MLPSizes = MLPSizes(), tiles: int = 1, place: TensorPlace = 
         else:
             segments += _parts(name, (bias.name,), (name,), tiles)
     require_tiles(tiles, params)
-    for width in ("hidden", "classes") if sizes.layers > 1 else ("classes",):
-        require_divides(f"`{width}`", getattr(sizes, width), place.size)
+    for width in sizes.widths[1:-1]:
+        require_divides("`hidden`", width, place.size)
+    require_divides("`classes`", sizes.classes, place.size)
     divided = place.size > 1 and sizes.layers % 2 == 1
 
     @cache

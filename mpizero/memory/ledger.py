@@ -15,8 +15,10 @@ from typing import Protocol, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from mpizero.errors import OutOfDeviceMemory
+from mpizero.errors import Fragmented, OutOfDeviceMemory
+from mpizero.memory.device import Device
 from mpizero.memory.kinds import KINDS, MODEL_STATE
+from mpizero.text import counted
 
 
 Held = TypeVar("Held")
@@ -43,11 +45,12 @@ class Uncounted:
 class _Entry(weakref.ref):
     """A weak reference to what is counted that remembers what was counted."""
 
-    __slots__ = ("kind", "unit", "nbytes", "key")
+    __slots__ = ("kind", "unit", "nbytes", "key", "address")
     kind: str
     unit: str
     nbytes: int
     key: int
+    address: int
 
 
 class Ledger:
@@ -55,12 +58,13 @@ class Ledger:
     moment of the highest `peak_bytes` of all; `action_peak_live` and `action_peak_bytes` are those within the action.
 
     capacity: bytes beyond which an allocation raises `OutOfDeviceMemory`; None for no limit. tier: whose bytes these
-    are.
+    are. device: where each buffer has its address, if it has one; what finds none raises `OutOfDeviceMemory` too.
     debug: fill new and discarded floating-point buffers with NaN, so that a read of stale storage shows.
     """
 
-    def __init__(self, capacity: int | None = None, debug: bool = False, tier: str = "device"):
-        self.capacity, self.tier = capacity, tier
+    def __init__(self, capacity: int | None = None, debug: bool = False, tier: str = "device",
+                 device: Device | None = None):
+        self.capacity, self.tier, self.device = capacity, tier, device
         self.debug = debug
         self.between: Callable[[], None] = lambda: None  # called where storage is asked for: an operator begins
         self.live = dict.fromkeys(KINDS, 0)
@@ -74,15 +78,18 @@ class Ledger:
     def empty(self, shape: int | tuple[int, ...], dtype: npt.DTypeLike, kind: str) -> np.ndarray:
         """A new uninitialised array, counted under `kind` and the current unit until it dies."""
         self.between()
-        self._admit(math.prod(shape) if isinstance(shape, tuple) else shape, np.dtype(dtype), kind)
+        dtype = np.dtype(dtype)
+        nbytes = (math.prod(shape) if isinstance(shape, tuple) else shape) * dtype.itemsize
+        address = self._admit(nbytes, kind)
         try:
-            array = np.empty(shape, dtype)
+            array = (np.empty(shape, dtype) if self.device is None or not nbytes
+                     else self.device.array(shape, dtype, address))
         except (MemoryError, ValueError, OverflowError):
-            raise OutOfDeviceMemory(f"the host has no room for {shape} elements of {np.dtype(dtype)} ({kind}): "
+            raise OutOfDeviceMemory(f"the host has no room for {shape} elements of {dtype} ({kind}): "
                                     "use a smaller model or batch") from None
         if self.debug:
             _poison(array)
-        return self._count(array, array.nbytes, kind)
+        return self._count(array, nbytes, kind, address)
 
     def zeros(self, shape: int | tuple[int, ...], dtype: npt.DTypeLike, kind: str) -> np.ndarray:
         """As `empty`, filled with zeros."""
@@ -92,11 +99,11 @@ class Ledger:
 
     def adopt(self, array: np.ndarray, kind: str) -> np.ndarray:
         """Count an array that was made elsewhere (a batch of data, random words). Views count as the array that owns
-        their memory."""
+        their memory. On a device with addresses it takes a place like others, though its bytes stay where they
+        are."""
         owner = owner_of(array)
         if id(owner) not in self._entries:
-            self._admit(owner.size, owner.dtype, kind)
-            self._count(owner, owner.nbytes, kind)
+            self._count(owner, owner.nbytes, kind, self._admit(owner.nbytes, kind))
         return array
 
     def rekind(self, array: np.ndarray, kind: str) -> np.ndarray:
@@ -113,8 +120,7 @@ class Ledger:
 
     def hold(self, holder: object, nbytes: int, kind: str) -> None:
         """Count `nbytes` of what is no array (a range of a file) until `holder` dies."""
-        self._admit(nbytes, np.dtype(np.uint8), kind)
-        self._count(holder, nbytes, kind)
+        self._count(holder, nbytes, kind, self._admit(nbytes, kind))
 
     def discard(self, array: np.ndarray) -> None:
         """Say that `array` must not be read again; its owner drops its reference next. Poisons it in debug mode."""
@@ -150,14 +156,18 @@ class Ledger:
 
     # -- inner --------------------------------------------------------------------------------------------------------
 
-    def _admit(self, numel: int, dtype: np.dtype, kind: str) -> None:
-        nbytes = numel * dtype.itemsize
+    def _admit(self, nbytes: int, kind: str) -> int:
+        """Its address; 0 where there are none."""
         if self.capacity is not None and self.live_bytes + nbytes > self.capacity:
             raise OutOfDeviceMemory(self._full(nbytes, kind))
+        address = 0 if self.device is None else self.device.addresses.take(nbytes, kind)
+        if address is None:
+            raise self._fragmented(nbytes, kind)
+        return address
 
-    def _count(self, holder: Held, nbytes: int, kind: str) -> Held:
+    def _count(self, holder: Held, nbytes: int, kind: str, address: int) -> Held:
         entry = _Entry(holder, self._forget)
-        entry.kind, entry.unit, entry.nbytes, entry.key = kind, self.unit, nbytes, id(holder)
+        entry.kind, entry.unit, entry.nbytes, entry.key, entry.address = kind, self.unit, nbytes, id(holder), address
         self._entries[entry.key] = entry
         self.live[kind] += entry.nbytes
         self.live_bytes += entry.nbytes
@@ -168,6 +178,8 @@ class Ledger:
         del self._entries[entry.key]
         self.live[entry.kind] -= entry.nbytes
         self.live_bytes -= entry.nbytes
+        if self.device is not None:
+            self.device.addresses.give(entry.address, entry.nbytes)
 
     def _note_peaks(self, kind: str) -> None:
         self.peak[kind] = max(self.peak[kind], self.live[kind])
@@ -177,6 +189,16 @@ class Ledger:
             self.peak_bytes, self.peak_action, self.peak_live = self.live_bytes, self.action, dict(self.live)
         if kind in MODEL_STATE and self.model_state_bytes > self.peak_model_state_bytes:
             self.peak_model_state_bytes, self.peak_model_state_action = self.model_state_bytes, self.action
+
+    def _fragmented(self, nbytes: int, kind: str) -> Fragmented:
+        assert self.device is not None
+        blocks = self.device.addresses.blocks
+        holes, free, largest = len(blocks.holes()), blocks.free_size, blocks.largest_hole
+        cure = "" if self.device.addresses.lasting else "`allocator` arena, or "
+        return Fragmented(f"out of {self.tier} memory at {self.action}: {nbytes:,} bytes of {kind} asked for, and "
+                          f"{free:,} of {blocks.capacity:,} bytes ({100 * free / blocks.capacity:.1f} %) are free, but "
+                          f"in {counted(holes, 'hole')}, the largest of {largest:,}: use {cure}a larger "
+                          f"`{self.tier}_memory`", nbytes, free, blocks.capacity, holes, largest)
 
     def _full(self, nbytes: int, kind: str) -> str:
         rows = sorted(self.by_unit().items(), key=lambda row: -row[1])

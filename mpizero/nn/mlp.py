@@ -127,12 +127,12 @@ def _stored(x: Array, features: int, dtype: np.dtype, mem: Allocator) -> Array:
     return stored
 
 
-def mlp(hidden: int = MLPSizes.hidden, layers: int = MLPSizes.layers, inputs: int = MLPSizes.inputs,
+def mlp(hidden: int | str = MLPSizes.hidden, layers: int = MLPSizes.layers, inputs: int = MLPSizes.inputs,
         classes: int = MLPSizes.classes, tiles: int = 1, place: TensorPlace = TensorPlace()) -> Model:
     """The MLP of these `MLPSizes`; names, shapes, tiles, and what a rank at `place` has of it are those of
     `mlp_spec`."""
     sizes = MLPSizes(hidden, layers, inputs, classes)
-    spec = mlp_spec(sizes, tiles, place)
+    spec, layers = mlp_spec(sizes, tiles, place), sizes.layers
     if place.size > 1:
         return Model("mlp", spec, tuple(DividedLinear(segment, i, i == layers - 1, place)
                                         for i, segment in enumerate(spec.segments)), _draw)

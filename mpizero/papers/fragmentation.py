@@ -1,56 +1,21 @@
 """Why a device runs out of memory with a third of it free: a first-fit allocator, with and without an arena.
 
 ZeRO (arXiv:1910.02054), sec. 3.2 and 6.3 (M_D). The arena is for what lives long. Sizes are in units of no meaning; the
-lecture's own did not survive, so these are ours.
+lecture's own did not survive, so these are ours. Real arrays get their addresses from the same allocator
+(`memory.device`).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import final
+
+from mpizero.memory.addresses import FirstFit
 
 CAPACITY = 2400
 LAYERS = 9
 CHECKPOINT = 160  # what a layer leaves for backward
-Temporaries = tuple[tuple[int, int], ...]
 TEMPORARIES = tuple((100 + 10 * layer, 60 + 10 * layer) for layer in range(LAYERS))  # freed at the end of their layer
 REQUEST = 400
-
-
-@final
-class FirstFit:
-    """Puts each block into the first hole that is large enough. Holes that touch become one."""
-
-    def __init__(self, capacity: int):
-        self.capacity = capacity
-        self.blocks: dict[int, int] = {}  # offset -> size
-
-    def allocate(self, size: int) -> int | None:
-        """The offset of a new block; None if no hole is large enough."""
-        offset = next((start for start, length in self.holes() if length >= size), None)
-        if offset is not None:
-            self.blocks[offset] = size
-        return offset
-
-    def free(self, offset: int) -> None:
-        del self.blocks[offset]
-
-    def holes(self) -> list[tuple[int, int]]:
-        """(offset, length), in order."""
-        found, end = [], 0
-        for offset, size in [*sorted(self.blocks.items()), (self.capacity, 0)]:
-            if offset > end:
-                found.append((end, offset - end))
-            end = offset + size
-        return found
-
-    @property
-    def free_size(self) -> int:
-        return self.capacity - sum(self.blocks.values())
-
-    @property
-    def largest_hole(self) -> int:
-        return max((length for _, length in self.holes()), default=0)
 
 
 @dataclass(frozen=True)
@@ -69,14 +34,13 @@ class Outcome:
         return self.free / self.capacity
 
 
-def forward(arena: bool, temporaries: Temporaries | None = None) -> Outcome:
+def forward(arena: bool) -> Outcome:
     """Every layer allocates temporaries, stores a checkpoint, frees the temporaries. arena: checkpoints are copied into
-    one block that was set aside at the start. temporaries: TEMPORARIES unless given. MemoryError if a layer itself does
-    not fit."""
+    one block that was set aside at the start. MemoryError if a layer itself does not fit."""
     memory = FirstFit(CAPACITY)
     if arena:
         _must(memory.allocate(LAYERS * CHECKPOINT))
-    for sizes in TEMPORARIES if temporaries is None else temporaries:
+    for sizes in TEMPORARIES:
         held = [_must(memory.allocate(size)) for size in sizes]
         checkpoint = _must(memory.allocate(CHECKPOINT))
         for offset in held:
@@ -85,16 +49,6 @@ def forward(arena: bool, temporaries: Temporaries | None = None) -> Outcome:
             memory.free(checkpoint)
     free, hole = memory.free_size, memory.largest_hole
     return Outcome(arena, CAPACITY, free, hole, REQUEST, memory.allocate(REQUEST) is not None)
-
-
-def fits(temporaries: Temporaries) -> bool:
-    """Whether all layers find room, with the arena and without."""
-    try:
-        forward(False, temporaries)
-        forward(True, temporaries)
-    except MemoryError:
-        return False
-    return True
 
 
 def _must(offset: int | None) -> int:

@@ -26,7 +26,8 @@ from mpizero.memory.kinds import (
 )
 from mpizero.planner.activations import Storage, storage_bytes, storages
 from mpizero.planner.workspace import tape_of, workspace
-from mpizero.schedule.actions import Action, Backward, Forward, Loss, LossBackward, LossPart, Phase, Recompute
+from mpizero.schedule import values as v
+from mpizero.schedule.actions import Action, Backward, Forward, Loss, LossBackward, LossPart, Phase, Recompute, Save
 from mpizero.schedule.effect import Carry, Effect, Send
 from mpizero.schedule.flow import Became, Change, Freed, Made, flow
 from mpizero.schedule.places import resting, tier_of
@@ -221,7 +222,14 @@ class _Books:
     def inside(self, action: Action) -> int | None:
         """Of a computation, to be asked when its gradients are noted. See [Note: Inside a computation]."""
         tape = () if self.activations is None else tape_of(action, self.activations)
-        return most(tape, self.written, self.frozen) if tape else None
+        return max(most(tape, self.written, self.frozen), self._copied(action)) if tape else None
+
+    def _copied(self, action: Action) -> int:
+        """Of an input of which a copy is kept, for a moment beside it."""
+        assert self.activations is not None
+        if not isinstance(action, Forward) or action.save is not Save.COPY:
+            return 0
+        return sum(storage_bytes(each, self.activations) for each in self._storages(v.x(action.segment, action.mb)))
 
     def note(self, change: Change, effect: Effect) -> Iterator[Delta]:
         """Bytes taken or given back."""

@@ -105,10 +105,12 @@ class Reshard:
 
 
 class Save(StrEnum):
-    """What a forward keeps: all that its backward needs; its input, for a Recompute; or nothing."""
+    """What a forward keeps: all that its backward needs; its input, for a Recompute; the same, but a copy of it; or
+    nothing."""
 
     ALL = "all"
     INPUT = "input"
+    COPY = "copy"
     NOTHING = "nothing"
 
 

@@ -27,6 +27,7 @@ from mpizero.layout import (
     require_elements,
     wrap,
 )
+from mpizero.memory.addresses import ARENA
 from mpizero.schedule import passes
 from mpizero.schedule.actions import Action
 from mpizero.schedule.effects import effect_of
@@ -52,6 +53,7 @@ class StepSettings:
     computes again from one input. delayed_update_after: number of steps after which each update goes on beside the next
     step; None: never. partition_activations: of each input that `recompute` keeps a tensor parallel rank keeps its part
     (P_a of ZeRO, sec. 6.1). bucket_size: as `passes.parse_bucket` reads it; None: each unit is reduced alone.
+    allocator: by which buffers get addresses, one of `ALLOCATORS`; None: they have none.
     """
 
     stage: str = "2"
@@ -70,6 +72,7 @@ class StepSettings:
     bucket_size: str | None = None
     tensor_size: int = 1
     partition_activations: bool = False
+    allocator: str | None = None
 
     def __post_init__(self) -> None:
         """ConfigError for values that can never work."""
@@ -255,6 +258,8 @@ def _placed(actions: Iterable[Action], geometry: Geometry, settings: StepSetting
     actions = passes.gather_once(passes.without_lone_collectives(actions, mesh))
     if settings.recompute:
         actions = passes.recompute(actions, segments, settings.recompute_interval)
+    if settings.allocator == ARENA and geometry.placement.tiers.checkpoints is DEVICE:
+        actions = passes.kept_apart(actions)
     if settings.keep_last_unit:
         actions = passes.keep_last_unit(actions)
     actions = passes.backward_prefetch(actions, settings.backward_prefetch)

@@ -136,7 +136,8 @@ def _compute(action: LoadBatch | Forward | Recompute | LossPart | Loss | LossBac
             return Effect(makes=(v.x(0, mb), v.targets(mb)))
         case Forward(segment, mb, save):
             used, x, y = map(v.whole, segments[segment].units), v.x(segment, mb), output(segments[segment])(mb)
-            keeps = {Save.ALL: (v.saved(segment, mb),), Save.INPUT: (v.kept(segment, mb),), Save.NOTHING: ()}[save]
+            kept = (v.kept(segment, mb),)
+            keeps = {Save.ALL: (v.saved(segment, mb),), Save.INPUT: kept, Save.COPY: kept, Save.NOTHING: ()}[save]
             return Effect(reads=(*used, x), makes=(y, *keeps), frees=(x,), work=Work("forward", segment))
         case Recompute(segment, mb, onward):
             used, y = map(v.whole, segments[segment].units), output(segments[segment])(mb)

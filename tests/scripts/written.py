@@ -8,7 +8,7 @@ from pathlib import Path
 from tests.support.launch import ROOT
 
 SCRIPTS = ROOT / "scripts"
-DEMOS = {"01_memory": 6, "02_zero_stages": 6, "03_fsdp": 4, "04_offload": 5, "06_published": 3,
+DEMOS = {"01_memory": 6, "02_zero_stages": 7, "03_fsdp": 4, "04_offload": 5, "06_published": 3,
          "07_master_weights": 3}
 ALONE = ["01_memory", "04_offload", "06_published"]  # need no ranks
 CALL = ("-c", "import subprocess, sys; sys.exit(subprocess.call(sys.argv[1:]))")  # so that `launch` can run a shell

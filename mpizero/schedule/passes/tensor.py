@@ -66,7 +66,7 @@ def partitioned(actions: Iterable[Action], segments: Sequence[SegmentUse]) -> li
             out.append(GatherKept(action.segment, action.mb))
             parts.discard((action.segment, action.mb))
         out.append(action)
-        if isinstance(action, Forward) and action.save is Save.INPUT and segments[action.segment - 1].sums:
+        if isinstance(action, Forward) and action.save in (Save.INPUT, Save.COPY) and segments[action.segment - 1].sums:
             out.append(PartitionKept(action.segment, action.mb))
             parts.add((action.segment, action.mb))
     return out
