@@ -17,6 +17,7 @@ from mpizero.engine.agreement import Agreed
 from mpizero.engine.beside import Host
 from mpizero.engine.bucket import reduce_bucket
 from mpizero.engine.pending import Pending
+from mpizero.engine.rooms import Rooms
 from mpizero.engine.shelf import Shelf
 from mpizero.engine.task import Task
 from mpizero.engine.unit import Unit
@@ -25,7 +26,6 @@ from mpizero.errors import ConfigError
 from mpizero.layout import DEVICE, HOST, NVME, Axis, Tier, Wrapping
 from mpizero.layout.links import Way
 from mpizero.memory.kinds import ACTIVATION, KEPT_INPUT
-from mpizero.memory.ledger import Ledger
 from mpizero.memory.links import Link
 from mpizero.nn.ops.gradients import Gradients
 from mpizero.schedule import values as v
@@ -108,12 +108,13 @@ class Executor:
     """Holds the values that live between actions: `values` maps those of forward and backward; units hold their own."""
 
     def __init__(self, task: Task, wrapping: Wrapping, units: Sequence[Unit], written: set[str],
-                 tiers: Mapping[Tier, Ledger], links: Mapping[Way, Link], stream: Stream | None = None,
-                 checkpoints: Tier = DEVICE):
-        """written: the parameters whose gradient an unsharded gradient holds already; the units' own set. stream: what
-        drives collectives that are begun; by polls, unless given. checkpoints: where kept inputs rest."""
+                 rooms: Rooms, links: Mapping[Way, Link], stream: Stream | None = None, checkpoints: Tier = DEVICE):
+        """written: the parameters whose gradient an unsharded gradient holds already; the units' own set. rooms: as the
+        units have them. stream: what drives collectives that are begun; by polls, unless given. checkpoints: where kept
+        inputs rest."""
         self.task, self.segments, self.units, self.links = task, wrapping.segments, units, links
-        self.ledger, self.tiers, self.checkpoints = tiers[DEVICE], tiers, checkpoints
+        self.rooms, self.tiers, self.checkpoints = rooms, rooms.ledgers, checkpoints
+        self.ledger = self.tiers[DEVICE]
         self._written, self.stream = written, stream or Polled()
         self.host = Host(self.stream.poll)
         self._pending: dict[Going | OptimStep, Pending] = {}  # what was begun
@@ -292,14 +293,14 @@ class Executor:
 
     def _download_kept(self, action: DownloadKept) -> Pending:
         kept, shelved = v.kept(action.segment, action.mb), v.shelved(action.segment, action.mb)
-        self.values[shelved] = shelf = Shelf(self.values[kept], self.tiers[self.checkpoints])
         name = self.segments[action.segment].name
-        return shelf.fill(self.links, name, lambda: self.ledger.rekind(self._take(kept), ACTIVATION))
+        self.values[shelved] = shelf = Shelf(self.values[kept], self.rooms, self.checkpoints, action.segment, name)
+        return shelf.fill(self.links, lambda: self.ledger.rekind(self._take(kept), ACTIVATION))
 
     def _upload_kept(self, action: UploadKept) -> Pending:
         shelf: Shelf = self._take(v.shelved(action.segment, action.mb))
         self.values[v.kept(action.segment, action.mb)] = kept = shelf.room(self.ledger)
-        return shelf.empty(self.links, self.segments[action.segment].name, kept)
+        return shelf.empty(self.links, kept)
 
     # -- the end of a step --------------------------------------------------------------------------------------------
 

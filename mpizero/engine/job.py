@@ -174,20 +174,22 @@ def prepare(config: TrainConfig, world: Group, *, task: Task | None = None, poli
                    reduce_dtype=settings.reduce_dtype, sum_dtype=settings.sum_dtype, optimizer=settings.optim.spec,
                    policy=policy or named_policy(settings.wrap, task.model.spec, settings.dtype))
     _check_host(setup, world)
+    sizes = tables(task, settings, world.size).train
     _check_room(setup, task, settings, world.size)
+    _check_inputs(setup, sizes, task)
     compare_model(setup.wrapping, world)
     grid, written = mesh(world, setup.geometry.mesh), set[str]()
     geometry = setup.geometry.at(grid.group(Axis.SHARD).rank)
     stream = stream_for(world)
     ledger.between = stream.poll
     links = make_links(parse_limits(settings.limit), stream.poll)
-    storage = open_storage(world, config.nvme, geometry, tiers, links)
+    storage = open_storage(world, config.nvme, geometry, tiers, links, sizes, setup.lists.shelved)
     rooms = Rooms(tiers, storage)
     units = [Unit(index, geometry, grid, rooms, written) for index in range(len(setup.wrapping.units))]
     for unit in units:
         initialise(unit, task.model, settings.seed)
     state = TrainingState(units, make_scaler(settings))
-    executor = Executor(task, setup.wrapping, units, written, tiers, links, stream,
+    executor = Executor(task, setup.wrapping, units, written, rooms, links, stream,
                         geometry.placement.tiers.checkpoints)
     return Job(config, settings, task, world, grid, geometry, setup.lists, tiers, links, storage, log, state, executor,
                optimizer, _workers(settings, geometry, world))
@@ -215,6 +217,14 @@ def _check_host(setup: Setup, world: Group) -> None:
                                 f"{in_units(sum(planned))} ({in_units(max(planned))} each), but it has "
                                 f"{in_units(available)} of memory left: use a smaller model, a higher `stage`, or more "
                                 "hosts")
+
+
+def _check_inputs(setup: Setup, sizes: ActivationBytes | None, task: Task) -> None:
+    """ConfigError where inputs are kept in files, but nobody knows how much room they take there."""
+    if sizes is None and setup.geometry.placement.tiers.checkpoints is NVME:
+        raise ConfigError(f"`offload` {setup.settings.offload} reserves room in files for inputs that are kept, but "
+                          f"the model {task.model.name} does not tell how large they are: give its spec `activations`, "
+                          "or use checkpoints=cpu")
 
 
 def _check_room(setup: Setup, task: Task, settings: Settings, ranks: int) -> None:
