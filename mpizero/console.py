@@ -52,7 +52,7 @@ def header(job: Job) -> str:
     ]
     if job.storage is not None:
         file = job.storage.file
-        lines.append(f"states in files of {job.config.nvme}: {in_units(file.nbytes)} of rank 0, "
+        lines.append(f"files in {job.config.nvme}: {in_units(file.nbytes)} of rank 0, "
                      f"{'past' if file.direct else 'through'} the page cache")
     if world.size == 1:
         lines.append("1 rank: nothing is sharded or sent; start several with mpirun -n 4 python -m mpizero.train ...")

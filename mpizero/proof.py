@@ -46,6 +46,17 @@ def show_recompute(rows: list[Row]) -> str:
                           for row in rows])
 
 
+def show_offload(rows: list[Row]) -> str:
+    """Stage 3 with something on the host or in files: all kinds of memory, workspace too."""
+    names = {"optimizer": "optimizer", "params": "all states", "checkpoints": "kept inputs"}
+    return "\n" + _table(["stage", "off the device", SAME, "device\npeak", "host\npeak", "nvme\npeak",
+                          "moved,\nhost", "moved,\nnvme", "= plan", "replicas\nequal"],
+                         [[row["stage"], "{}: {}".format(names[what], where), _same(row), row["device_peak"],
+                           row["host_peak"], row["nvme_peak"], *row["moved"].values(),
+                           row["tiers_equal_plan"] and row["moves_equal_plan"], row["replicas_equal"]]
+                          for row in rows for what, where in [row["offload"].split(",")[0].split("=")]])
+
+
 def show_whole(rows: list[Row]) -> str:
     """Meshes against one process."""
     return "\n" + _table(["one process,\nfloat32: stage", "replicas\nx shards", "losses\ndiffer by",

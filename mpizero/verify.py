@@ -2,7 +2,8 @@
 
 Trains every strategy on 1 to N ranks and compares: results bit for bit with data parallelism, bytes with plan and
 formula, traffic with plan and formula, replicas with each other, hybrid meshes with one process on the concatenated
-batch; and stage 3 with recompute. Then breaks stage 2 and must notice.
+batch; stage 3 with recompute; and with states and kept inputs off the device, where tiers and moves are held against
+their plan. Then breaks stage 2 and must notice.
 """
 
 from __future__ import annotations
@@ -11,8 +12,7 @@ import shlex
 import sys
 import textwrap
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -22,17 +22,16 @@ from mpizero.comm import Group, all_gather_values, barrier, run_main, start
 from mpizero.engine.alike import compare_flags
 from mpizero.engine.config import TrainConfig
 from mpizero.engine.export import whole_state
-from mpizero.engine.gather import gather_data
-from mpizero.engine.job import Job, prepare
+from mpizero.engine.job import prepare
 from mpizero.engine.replicas import largest_difference
 from mpizero.engine.summary import summarise
-from mpizero.engine.trace import trace
 from mpizero.engine.trainer import run_steps
-from mpizero.memory.kinds import KEPT_INPUT
 from mpizero.output import check_writable, printer, write_json
-from mpizero.planner import plan_memory
-from mpizero.proof import COLUMNS, progress, show_fault, show_hybrids, show_recompute, show_stages, show_whole
-from mpizero.runlog import begin_log, make_folder, new_id
+from mpizero.proof import (
+    COLUMNS, progress, show_fault, show_hybrids, show_offload, show_recompute, show_stages, show_whole,
+)
+from mpizero.rows import OFFLOADS, Logs, Row, compare, offload_row, recompute_row, run, stage_row
+from mpizero.runlog import make_folder
 from mpizero.schedule import STRATEGIES, IllegalSchedule, validate
 from mpizero.schedule.actions import AllGatherParam
 from mpizero.text import counted, readable
@@ -51,7 +50,6 @@ MODELS = {
 # float32, relative: another order of additions, amplified by the steps. See _distance
 TO_ROUNDING = {"loss": 1e-5, "state": 1e-4}
 INTERVALS = (1, 2)  # of recompute, at stage 3
-Row = dict[str, Any]
 
 
 @spelled()
@@ -77,14 +75,6 @@ def _check_outputs(json: str | None, log: str | None) -> None:
     if log is not None:
         make_folder(log)
     check_writable("--json", json)
-
-
-@dataclass(frozen=True)
-class Logs:
-    """Where the stages' logs go, and the command line that says so."""
-
-    folder: str
-    command: list[str]
 
 
 def prove(config: TrainConfig, world: Group, logs: Logs | None = None) -> dict[str, Any]:
@@ -121,76 +111,31 @@ def _rows_of(config: TrainConfig, group: Group, say: Callable[[str], None], step
     """The claims on the ranks of a group. Those about one process are on rank 0 only. step: is told what comes next, ""
     before something is said."""
     size = group.size
-    stages = [_row("stage", replace(config, stage=stage), group, step, logs) for stage in STRATEGIES]
-    _compare(stages, stages[0])
+    stages = [stage_row("stage", replace(config, stage=stage), group, step, logs) for stage in STRATEGIES]
+    compare(stages, stages[0])
     step("")
     say(f"\n{counted(size, 'rank')}, {config.model}, {config.dtype}, {config.steps} steps; {group.library}")
     say(show_stages(stages))
-    hybrids = [_row("hybrid", replace(config, stage=stage, shard_size=shards), group, step)
+    hybrids = [stage_row("hybrid", replace(config, stage=stage, shard_size=shards), group, step)
                for shards in _divisors(size) if shards < size for stage in "123"]
-    _compare([row for row in hybrids if row["shard_size"] == 1], stages[0])  # F = 1 is data parallelism
+    compare([row for row in hybrids if row["shard_size"] == 1], stages[0])  # F = 1 is data parallelism
     step("")
     if hybrids:
         say(show_hybrids(hybrids))
-    again = [_recompute_row(replace(config, stage="3", recompute=True, recompute_interval=interval), group, step)
+    again = [recompute_row(replace(config, stage="3", recompute=True, recompute_interval=interval), group, step)
              for interval in INTERVALS]
-    _compare(again, stages[0])
+    compare(again, stages[0])
     step("")
     say(show_recompute(again))
+    away = [offload_row(replace(config, stage="3"), offload, group, step) for offload in OFFLOADS]
+    compare(away, stages[0])
+    step("")
+    say(show_offload(away))
     whole = _against_one_process(config, group, step) if size > 1 else []
     step("")
     if whole:
         say(show_whole(whole))
-    return [*stages, *hybrids, *again, *whole]
-
-
-def _row(kind: str, config: TrainConfig, group: Group, step: Callable[[str], None], logs: Logs | None = None) -> Row:
-    """One run: what it stored and sent, beside plan and formula."""
-    step(f"{counted(group.size, 'rank')}, stage {config.stage}")
-    job, summary = _run(config, group, logs)
-    return _counted(kind, job, summary)
-
-
-def _recompute_row(config: TrainConfig, group: Group, step: Callable[[str], None]) -> Row:
-    """One run with recompute, and the inputs that it kept."""
-    step(f"{counted(group.size, 'rank')}, stage {config.stage} with recompute")
-    job, summary = _run(config, group)
-    points = plan_memory(job.lists.step(), job.geometry, job.activations()).points
-    kept = [rank["by_kind"][KEPT_INPUT]["peak"] for rank in summary["memory"]]
-    return {**_counted("recompute", job, summary), "interval": config.recompute_interval, "kept_inputs": max(kept),
-            "kept_inputs_equal_plan": set(kept) == {max(point.live[KEPT_INPUT] for point in points)}}
-
-
-def _counted(kind: str, job: Job, summary: dict[str, Any]) -> Row:
-    """What a run stored and sent, beside plan and formula."""
-    memory, traffic = summary["memory"], summary["traffic"]
-
-    def most(ranks: Sequence[Row], what: str) -> int:
-        return max(rank[what] for rank in ranks)
-
-    return {
-        "row": kind, "ranks": job.world.size, "stage": job.settings.step.stage, "shard_size": job.geometry.shards,
-        "weights": summary["weights_sha256"], "moments": summary["exp_avg_sha256"] + summary["exp_avg_sq_sha256"],
-        "losses": summary["losses"], "after_backward": most(memory, "after_backward"), "peak": most(memory, "peak"),
-        "sent": most(traffic, "sent_bytes_per_step"), "messages": most(traffic, "messages_per_step"),
-        "formula_after_backward": most(memory, "formula_after_backward"),
-        "formula_sent": most(traffic, "formula_sent_bytes_per_step"),
-        "bytes_equal_plan": all(rank[what] == rank[f"planned_{what}"] for rank in memory
-                                for what in ("after_backward", "peak", "at_rest")),
-        "bytes_equal_formula": all(rank["after_backward"] == rank["formula_after_backward"] for rank in memory),
-        "traffic_equals_plan": all(rank["by_op"].get(op, 0) == sent and not rank["steps_off_plan"] for rank in traffic
-                                   for op, sent in rank["planned_by_op"].items()),
-        "traffic_equals_formula": all(rank["sent_bytes_per_step"] == rank["formula_sent_bytes_per_step"]
-                                      for rank in traffic),
-        "replicas_equal": summary["replicas_equal"],
-    }
-
-
-def _compare(rows: list[Row], dp: Row) -> None:
-    """Add to each row whether weights, moments and losses are those of data parallelism, bit for bit."""
-    for row in rows:
-        for what in ("weights", "moments", "losses"):
-            row[f"{what}_equal_dp"] = row[what] == dp[what]
+    return [*stages, *hybrids, *again, *away, *whole]
 
 
 def _against_one_process(config: TrainConfig, group: Group, step: Callable[[str], None]) -> list[Row]:
@@ -234,7 +179,7 @@ def _fault_row(config: TrainConfig, world: Group) -> Row:
     """Stage 2 whose gather after the update is forgotten: no crash, no error, but replicas drift. The checksums must
     tell."""
     config = replace(config, stage="2")
-    _, right = _run(config, world)
+    _, right = run(config, world)
     job = prepare(config, world)
     forgetful = replace(job.lists, update=[action for action in job.lists.update
                                            if not isinstance(action, AllGatherParam)])
@@ -253,22 +198,6 @@ def _fault_row(config: TrainConfig, world: Group) -> Row:
             "checksums_detect_it": not wrong["replicas_equal"] and right["replicas_equal"]}
 
 
-def _run(config: TrainConfig, group: Group, logs: Logs | None = None) -> tuple[Job, dict[str, Any]]:
-    """A run and its summary; with its log, if there shall be one."""
-    if logs is None:
-        job = prepare(config, group)
-        return job, summarise(job, run_steps(job))
-    folder, run = Path(logs.folder) / f"stage{config.stage}", gather_data(group, new_id())[0]
-    job = prepare(replace(config, log=str(folder)), group)
-    log = on_rank_0(group, lambda: begin_log(folder, run, logs.command, job))
-    done = run_steps(job, lambda record: None if log is None else log.append(record))
-    summary = summarise(job, done)
-    traced = trace(job, *done.traced) if done.traced else None
-    if log is not None:
-        log.end({"run": run, **summary}, traced)
-    return job, summary
-
-
 def _divisors(size: int) -> list[int]:
     return [divisor for divisor in range(1, size + 1) if size % divisor == 0]
 
@@ -276,7 +205,7 @@ def _divisors(size: int) -> list[int]:
 def _count_runs(ranks: int) -> int:
     """How often `step` is told something by `prove` where this many ranks are."""
     meshes = [len(_divisors(size)) for size in range(1, ranks + 1)]
-    return sum(len(STRATEGIES) + 3 * (count - 1) + len(INTERVALS) for count in meshes) \
+    return sum(len(STRATEGIES) + 3 * (count - 1) + len(INTERVALS) + len(OFFLOADS) for count in meshes) \
         + sum(1 + 3 * count for count in meshes[1:]) + (ranks > 1)
 
 

@@ -10,13 +10,15 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from mpizero import proof, verify
+from mpizero import proof, rows, verify
 from mpizero.comm import Collective, begin_reduce_scatter
 from mpizero.comm.channel import Channel
 from mpizero.engine.config import TrainConfig
 from mpizero.engine.unit import Unit
+from mpizero.memory.regions import make_lanes
 from mpizero.report.compare import compare, verdicts
 from mpizero.report.log import read_log
+from mpizero.rows import OFFLOADS
 from mpizero.schedule import STRATEGIES, Schedule
 
 # the GPT on one file, which is read for each of 30 runs, not on all of the standard library
@@ -59,6 +61,12 @@ def check_groups(rows):
         row = again[4, interval]
         assert (row["sent"], row["messages"]) == (stage3["sent"], stage3["messages"])
         assert row["peak"] == stage3["peak"] + more
+    away = {(row["ranks"], row["offload"]): row for row in rows if row["row"] == "offload"}
+    assert set(away) == {(ranks, offload) for ranks in (1, 2, 3, 4) for offload in OFFLOADS}
+    part = 2 * 32_656 // 4  # bytes of a rank's parameters
+    assert [list(away[4, offload]["moved"].values()) for offload in OFFLOADS] == [
+        [2 * part, 0], [3 * part, 0], [3 * part, 18 * part], [2 * 3 * flow, 0]]
+    assert [away[4, offload]["nvme_peak"] for offload in OFFLOADS] == [0, 0, 8 * part, 0]
 
 
 def check_fault(fault):
@@ -87,7 +95,7 @@ def test_a_stage_that_forgets_to_reduce_does_not_pass(quick, monkeypatch, group)
             return Collective(Channel(ring, "reduce_scatter", unit), iter(()))
         return begin_reduce_scatter(ring, flat, out, unit=unit, **more)
 
-    monkeypatch.setattr("mpizero.engine.unit.begin_reduce_scatter", forgetful)
+    monkeypatch.setattr("mpizero.engine.collectives.begin_reduce_scatter", forgetful)
     proof = verify.prove(*quick)
     assert not proof["holds"]
     if group.rank == 0:
@@ -127,6 +135,17 @@ def test_an_input_that_is_not_kept_where_it_says_does_not_pass(quick, monkeypatc
 
 
 @TWO_RANKS
+def test_a_move_that_nobody_counts_and_a_tier_that_holds_more_do_not_pass(quick, monkeypatch, group):
+    monkeypatch.setattr("mpizero.memory.links.Link.note", lambda link, *move: None)
+    monkeypatch.setattr("mpizero.engine.storage.make_lanes",
+                        lambda sizes, ledger: make_lanes({**sizes, "more": 4096}, ledger))
+    proof = verify.prove(*quick)
+    assert not proof["holds"]
+    if group.rank == 0:  # each step counts its moves too
+        assert broken(proof) == {"moves_equal_plan", "tiers_equal_plan", "traffic_equals_plan"}
+
+
+@TWO_RANKS
 def test_a_fault_that_is_not_injected_is_not_found(quick, monkeypatch, group):
     def replaced(thing, **changes):
         return thing if isinstance(changes.get("lists"), Schedule) else replace(thing, **changes)
@@ -148,7 +167,7 @@ def test_the_verdict_is_the_exit_status(monkeypatch, world, holds):
 def test_whatever_differs_from_data_parallelism_is_said(other):
     dp = {"weights": "a", "moments": "b", "losses": [1.0]}
     row = dp | {other: "c"}
-    verify._compare([row], dp)
+    rows.compare([row], dp)
     assert {what: row[f"{what}_equal_dp"] for what in dp} == {what: what != other for what in dp}
 
 
@@ -164,12 +183,12 @@ def test_a_row_tells_of_the_rank_that_has_most(monkeypatch):
                "weights_sha256": "", "exp_avg_sha256": "", "exp_avg_sq_sha256": ""}
     job = SimpleNamespace(geometry=SimpleNamespace(shards=2), world=SimpleNamespace(size=2),
                           settings=SimpleNamespace(step=SimpleNamespace(stage="3-broadcast")))
-    monkeypatch.setattr(verify, "_run", lambda *_: (job, summary))
-    row = verify._row("stage", TrainConfig(stage="3-broadcast"), SimpleNamespace(size=2), lambda what: None)
+    monkeypatch.setattr(rows, "run", lambda *_: (job, summary))
+    row = rows.stage_row("stage", TrainConfig(stage="3-broadcast"), SimpleNamespace(size=2), lambda what: None)
     assert [row[key] for key in ("after_backward", "peak", "sent", "messages", "formula_sent")] == [2, 2, 4, 4, 4]
     assert row["bytes_equal_formula"] and row["traffic_equals_formula"]
     summary["traffic"][0]["formula_sent_bytes_per_step"] = 4
-    row = verify._row("stage", TrainConfig(stage="3-broadcast"), SimpleNamespace(size=2), lambda what: None)
+    row = rows.stage_row("stage", TrainConfig(stage="3-broadcast"), SimpleNamespace(size=2), lambda what: None)
     assert not row["traffic_equals_formula"]
 
 
@@ -190,6 +209,15 @@ def test_tables_fit_a_terminal():
     assert shown[5].split()[1:6] == ["NO:", "moments", "228,592", "NO", "230,920"]
     hybrid = proof.show_hybrids([row | {"stage": "2", "shard_size": 2}, {**rows[0], "weights_equal_dp": False}])
     assert "2 x 2" in hybrid and "NO: weights" in hybrid and max(map(len, hybrid.split("\n"))) <= 100
+    large = dict.fromkeys(("device_peak", "host_peak", "nvme_peak"), 1_234_567)
+    moved = {"device-host": 999_999, "host-nvme": 999_999}
+    large |= {"stage": "3", "moved": moved, "tiers_equal_plan": True}
+    away = proof.show_offload([row | large | {"offload": offload, "moves_equal_plan": offload != OFFLOADS[1]}
+                               for offload in OFFLOADS])
+    assert [" ".join(line.split()[:4]) for line in away.split("\n")[4:]] == [
+        "3 optimizer: cpu yes", "3 all states: cpu", "3 all states: nvme", "3 kept inputs: cpu"]
+    assert [line.split()[-2] for line in away.split("\n")[4:]] == ["yes", "NO", "yes", "yes"]
+    assert max(map(len, away.split("\n"))) <= 100
     rows[1] |= {"moments_equal_dp": False, "losses_equal_dp": False}
     rows[4] |= dict.fromkeys(proof.DP.values(), False)
     shown = proof.show_stages(rows).split("\n")
@@ -231,7 +259,7 @@ def test_elsewhere_it_says_so_in_lines_now_and_then(monkeypatch, capsys):
 def test_one_rank_proves_little_and_says_so(launch):
     end = launch(None, "-m", "mpizero.verify")
     assert end.status == 0 and "fault:" not in end.stdout, end.output
-    assert end.stdout.endswith("every claim holds: 8 of 8 rows, on 1 rank, where nothing is sharded or sent and the "
+    assert end.stdout.endswith("every claim holds: 12 of 12 rows, on 1 rank, where nothing is sharded or sent and the "
                                "fault is not\ntried: start several with mpirun -n 4 python -m mpizero.verify\n")
 
 
@@ -244,7 +272,7 @@ def test_logs_of_all_stages_become_one_picture(launch, tmp_path):
     *_, told, empty, last = end.stdout.splitlines()
     assert told == f"  python -m mpizero.report {tmp_path}/logs" and not empty and last.startswith("every claim holds")
     assert max(map(len, end.stdout.splitlines())) <= max(100, len(str(tmp_path)) + 80)
-    assert end.stderr.startswith("run 1 of 27: 1 rank, stage 0\n")  # below mpirun nothing is a terminal
+    assert end.stderr.startswith("run 1 of 35: 1 rank, stage 0\n")  # below mpirun nothing is a terminal
     logs = [read_log(folder) for folder in sorted((tmp_path / "logs").iterdir())]
     assert [log.run["stage"] for log in logs] == list(STRATEGIES)
     assert all(log.run["world_size"] == 2 and log.summary["run"] == log.run["run"] and log.trace and len(log.steps) == 6

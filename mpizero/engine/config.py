@@ -193,8 +193,9 @@ class TrainConfig:
     init: str | None = _option(None, "start from these weights, of the same sizes, at step 0: a checkpoint, or a "
                                "safetensors file with GPT-2's names", metavar="PATH")
     offload: str | None = _option(None, "what rests off the device: optimizer=cpu, or at stage 3 "
-                                  "params=cpu,optimizer=cpu; nvme for cpu: in files (none)", metavar="WHAT=WHERE")
-    nvme: str | None = _option(None, "the folder, one on each host, in which states with `offload` ...=nvme rest, in "
+                                  "params=cpu,optimizer=cpu; with --recompute checkpoints=cpu, its inputs; nvme for "
+                                  "cpu: in files (none)", metavar="WHAT=WHERE")
+    nvme: str | None = _option(None, "the folder, one on each host, in which what `offload` has as ...=nvme rests, in "
                                "files without names", metavar="DIR")
     delayed_update_after: int | None = _option(None, "from step S on (0: the first) each update goes on beside the "
                                                "next step, which reads parameters of one update less: other results "

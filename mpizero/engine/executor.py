@@ -18,6 +18,7 @@ from mpizero.engine.agreement import Agreed
 from mpizero.engine.beside import Host
 from mpizero.engine.bucket import reduce_bucket
 from mpizero.engine.pending import Pending
+from mpizero.engine.rooms import Rooms
 from mpizero.engine.sharing import Sharing
 from mpizero.engine.shelf import Shelf
 from mpizero.engine.task import Task
@@ -27,7 +28,7 @@ from mpizero.errors import ConfigError
 from mpizero.layout import DEVICE, HOST, NVME, Axis, Tier, Wrapping
 from mpizero.layout.links import Way
 from mpizero.memory.kinds import ACTIVATION, KEPT_INPUT
-from mpizero.memory.ledger import Ledger, owner_of
+from mpizero.memory.ledger import owner_of
 from mpizero.memory.links import Link
 from mpizero.nn.ops.gradients import Gradients
 from mpizero.schedule import values as v
@@ -116,14 +117,15 @@ class Executor:
     """Holds the values that live between actions: `values` maps those of forward and backward; units hold their own."""
 
     def __init__(self, task: Task, wrapping: Wrapping, units: Sequence[Unit], written: set[str],
-                 tiers: Mapping[Tier, Ledger], links: Mapping[Way, Link], tensor: Group, stream: Stream | None = None,
+                 rooms: Rooms, links: Mapping[Way, Link], tensor: Group, stream: Stream | None = None,
                  checkpoints: Tier = DEVICE):
-        """written: the parameters whose gradient an unsharded gradient holds already; the units' own set. tensor: the
-        ranks that compute each batch together. stream: what drives collectives that are begun; by polls, unless given.
-        checkpoints: where kept inputs rest."""
+        """written: the parameters whose gradient an unsharded gradient holds already; the units' own set. rooms: as the
+        units have them. tensor: the ranks that compute each batch together. stream: what drives collectives that are
+        begun; by polls, unless given. checkpoints: where kept inputs rest."""
         self.task, self.segments, self.units, self.links = task, wrapping.segments, units, links
-        self.ledger, self.tiers, self.checkpoints = tiers[DEVICE], tiers, checkpoints
-        self.sharing = Sharing(wrapping.segments, tensor, tiers[DEVICE])
+        self.rooms, self.tiers, self.checkpoints = rooms, rooms.ledgers, checkpoints
+        self.ledger = self.tiers[DEVICE]
+        self.sharing = Sharing(wrapping.segments, tensor, self.ledger)
         self._divided = task.divided if wrapping.divided else None
         self._written, self.stream = written, stream or Polled()
         self.host = Host(self.stream.poll)
@@ -326,15 +328,15 @@ class Executor:
     def _download_kept(self, action: DownloadKept) -> Pending:
         kept = (v.kept_part if action.part else v.kept)(action.segment, action.mb)
         shelved = v.shelved(action.segment, action.mb, action.part)
-        self.values[shelved] = shelf = Shelf(self.values[kept], self.tiers[self.checkpoints])
         name = self.segments[action.segment].name
-        return shelf.fill(self.links, name, lambda: self.ledger.rekind(self._take(kept), ACTIVATION))
+        self.values[shelved] = shelf = Shelf(self.values[kept], self.rooms, self.checkpoints, action.segment, name)
+        return shelf.fill(self.links, lambda: self.ledger.rekind(self._take(kept), ACTIVATION))
 
     def _upload_kept(self, action: UploadKept) -> Pending:
         shelf: Shelf = self._take(v.shelved(action.segment, action.mb, action.part))
         to = v.kept_part if action.part else v.kept
         self.values[to(action.segment, action.mb)] = kept = shelf.room(self.ledger)
-        return shelf.empty(self.links, self.segments[action.segment].name, kept)
+        return shelf.empty(self.links, kept)
 
     # -- the end of a step --------------------------------------------------------------------------------------------
 

@@ -185,20 +185,22 @@ def prepare(config: TrainConfig, world: Group, *, task: Task | None = None, poli
                    reduce_dtype=settings.reduce_dtype, sum_dtype=settings.sum_dtype, optimizer=settings.optim.spec,
                    policy=policy or named_policy(settings.wrap, task.model.spec, settings.dtype))
     _check_host(setup, world)
-    _check_room(setup, task, settings, world)
+    sizes = tables(task, settings, setup.geometry.mesh.data_ranks)
+    _check_room(setup, task, settings, sizes, world)
+    _check_inputs(setup, sizes.train, task)
     compare_model(setup.wrapping, world)
     grid, written = mesh(world, setup.geometry.mesh), set[str]()
     geometry = setup.geometry.at(grid.group(Axis.SHARD).rank)
     stream = stream_for(world)
     ledger.between = stream.poll
     links = make_links(parse_limits(settings.limit), stream.poll)
-    storage = open_storage(world, config.nvme, geometry, tiers, links)
+    storage = open_storage(world, config.nvme, geometry, tiers, links, sizes.train, setup.lists.shelved)
     rooms = Rooms(tiers, storage)
     units = [Unit(index, geometry, grid, rooms, written) for index in range(len(setup.wrapping.units))]
     for unit in units:
         initialise(unit, task.model, settings.seed)
     state = TrainingState(units, make_scaler(settings))
-    executor = Executor(task, setup.wrapping, units, written, tiers, links, grid.group(Axis.TENSOR), stream,
+    executor = Executor(task, setup.wrapping, units, written, rooms, links, grid.group(Axis.TENSOR), stream,
                         geometry.placement.tiers.checkpoints)
     return Job(config, settings, task, world, grid, geometry, setup.lists, tiers, links, storage, log, state, executor,
                optimizer, _workers(settings, geometry, world))
@@ -228,10 +230,17 @@ def _check_host(setup: Setup, world: Group) -> None:
                                 "hosts")
 
 
-def _check_room(setup: Setup, task: Task, settings: Settings, world: Group) -> None:
+def _check_inputs(setup: Setup, sizes: ActivationBytes | None, task: Task) -> None:
+    """ConfigError where inputs are kept in files, but nobody knows how much room they take there."""
+    if sizes is None and setup.geometry.placement.tiers.checkpoints is NVME:
+        raise ConfigError(f"`offload` {setup.settings.offload} reserves room in files for inputs that are kept, but "
+                          f"the model {task.model.name} does not tell how large they are: give its spec `activations`, "
+                          "or use checkpoints=cpu")
+
+
+def _check_room(setup: Setup, task: Task, settings: Settings, sizes: Tables, world: Group) -> None:
     """OutOfDeviceMemory on every rank where the run needs more than a device or a rank's part of the host has. Of one
     whose plan does not know all that it takes, the ledger tells when it comes to that. Collective."""
-    sizes = tables(task, settings, setup.geometry.mesh.data_ranks)
     if settings.device_memory is not None:
         need = run_need(setup.lists, setup.geometry, task, settings, sizes)
         _check_tier("device", need, settings.device_memory, "use a higher `stage`, more ranks, a smaller `batch_size`, "

@@ -1,4 +1,4 @@
-"""What moves of a unit between tiers, as actions say it."""
+"""What moves between tiers: of a unit, as actions say it, and any array, into a room there or from one."""
 
 from __future__ import annotations
 
@@ -29,6 +29,25 @@ def moved_bytes(links: Links) -> dict[str, int]:
     return totals
 
 
+def bring_down(source: Array, away: Kept, links: Links, what: str, label: str,
+               put: Callable[[Array, Array], object] = np.copyto, *, reads: bool = False) -> Transfer:
+    """Off the device; into a file a block at a time, each written while the next one comes. put: as `Link.move` has it.
+    reads: whether it asks what is there."""
+    if isinstance(away, Region):
+        chunks = ((block, source[span])
+                  for span, block in away.blocks(slice(0, source.size), reads=reads, writes=True))
+        return Transfer(links[DOWN], chunks, source.nbytes, what, label, put)
+    return links[DOWN].move(source, away, what, label, put)
+
+
+def bring_up(away: Kept, target: Array, links: Links, what: str, label: str, *, lane: str | None = None) -> Transfer:
+    """To the device; from a file a block at a time, as soon as it is read."""
+    if isinstance(away, Region):
+        chunks = ((target[span], block) for span, block in away.blocks(slice(0, away.size), lane=lane))
+        return Transfer(links[UP], chunks, away.nbytes, what, label)
+    return links[UP].move(away, target, what, label)
+
+
 def download_grad(unit: Unit, links: Links) -> Pending:
     """This rank's part of the reduced gradient is copied, or added, to what is there of earlier microbatches."""
     reduced = unit.reduced
@@ -42,10 +61,7 @@ def download_grad(unit: Unit, links: Links) -> Pending:
         unit.ledger.discard(reduced)
         unit.reduced = None
 
-    if isinstance(away, Region):
-        chunks = ((block, part[span]) for span, block in away.blocks(slice(0, part.size), reads=not first, writes=True))
-        return Pending(Transfer(links[DOWN], chunks, part.nbytes, "grad", unit.layout.name, put), done)
-    return Pending(links[DOWN].move(part, away, "grad", unit.layout.name, put), done)
+    return Pending(bring_down(part, away, links, "grad", unit.layout.name, put, reads=not first), done)
 
 
 def _adding(part: Array, ledger: Ledger) -> Callable[[Array, Array], object]:
@@ -71,15 +87,7 @@ def upload_grad(unit: Unit, links: Links) -> Pending:
         unit.discard(away)
         unit.offloaded = None
 
-    return Pending(_up(away, unit.reduced, links, "grad", unit, lane="upload"), done)
-
-
-def _up(source: Kept, target: Array, links: Links, what: str, unit: Unit, lane: str | None = None) -> Transfer:
-    """To the device; from a file a block at a time, as soon as it is read."""
-    if isinstance(source, Region):
-        chunks = ((target[span], block) for span, block in source.blocks(slice(0, source.size), lane=lane))
-        return Transfer(links[UP], chunks, source.nbytes, what, unit.layout.name)
-    return links[UP].move(source, target, what, unit.layout.name)
+    return Pending(bring_up(away, unit.reduced, links, "grad", unit.layout.name, lane="upload"), done)
 
 
 def upload_param(unit: Unit, links: Links) -> Pending:
@@ -91,10 +99,10 @@ def upload_param(unit: Unit, links: Links) -> Pending:
         unit.discard(new)
         unit.new = None
 
-    return Pending(_up(new, unit.updated_param, links, "param", unit), done)
+    return Pending(bring_up(new, unit.updated_param, links, "param", unit.layout.name), done)
 
 
 def fetch_param(unit: Unit, links: Links) -> Pending:
     """What this rank keeps, to its place in whole parameters, which are not gathered yet."""
     whole = unit.open_param()
-    return Pending(_up(unit.param, whole[unit.shard], links, "param", unit))
+    return Pending(bring_up(unit.param, whole[unit.shard], links, "param", unit.layout.name))

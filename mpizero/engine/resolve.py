@@ -184,11 +184,11 @@ def _check_paths(config: TrainConfig) -> None:
 def _check_files(config: TrainConfig) -> None:
     in_files = NVME in vars(parse_offload(config.offload)).values()
     if in_files and config.nvme is None:
-        raise ConfigError(f"`offload` {config.offload} keeps states in files: name the folder for them with `nvme`, on "
-                          "a disk of each host")
+        raise ConfigError(f"`offload` {config.offload} needs files: name the folder for them with `nvme`, on a disk of "
+                          "each host")
     if config.nvme is not None and not in_files:
-        raise ConfigError(f"`nvme` {config.nvme} is a folder for states in files, of which there are none: use "
-                          "`offload` optimizer=nvme, or leave it out")
+        raise ConfigError(f"`nvme` {config.nvme} is a folder for files of `offload`, of which there are none: "
+                          "use `offload` optimizer=nvme, or leave it out")
 
 
 NUMBERS: Mapping[Any, tuple[type, ...]] = {int: (int,), float: (float, int), width_or_widths: (int, str)}

@@ -8,7 +8,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from mpizero.errors import ConfigError
 from mpizero.layout import NVME, Tier
+from mpizero.layout.files import KEPT
 from mpizero.memory.ledger import Ledger
 from mpizero.memory.regions import Block, Region, Storage
 
@@ -24,11 +26,15 @@ class Rooms:
     storage: Storage | None = None
 
     def empty(self, tier: Tier, unit: int, name: str, label: str, numel: int, dtype: np.dtype, kind: str) -> Kept:
-        """Room (numel,) for what the unit (`label`) keeps as `name`."""
+        """Room (numel,) for what the unit (`label`) keeps as `name`, or a segment as `KEPT`."""
         if tier is not NVME:
             return self.ledgers[tier].empty(numel, dtype, kind)
         assert self.storage is not None, "nothing rests in files without one"
         region = self.storage.region(unit, name, kind, label)
+        if name == KEPT and region.nbytes != numel * dtype.itemsize:
+            raise ConfigError(f"the input of segment {label} weighs {numel * dtype.itemsize:,} bytes, but the model's "
+                              f"`activations` say {region.nbytes:,}, for which a file has room: correct them, or leave "
+                              "checkpoints on the device or the host")
         assert (region.size, region.dtype) == (numel, dtype), (label, name)
         return region
 

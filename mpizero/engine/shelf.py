@@ -8,33 +8,33 @@ takes no other.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import final
 
-from mpizero.engine.moves import DOWN, UP
+from mpizero.engine.moves import Links, bring_down, bring_up
 from mpizero.engine.pending import Pending
-from mpizero.engine.rooms import Array
-from mpizero.layout.links import Way
+from mpizero.engine.rooms import Array, Kept, Rooms
+from mpizero.layout import Tier
+from mpizero.layout.files import KEPT
 from mpizero.memory.kinds import KEPT_INPUT
 from mpizero.memory.ledger import Ledger, owner_of
-from mpizero.memory.links import Link
 
 
 @final
 class Shelf:
-    """Room on another tier for `array`, and the way there and back."""
+    """Room on `tier` for `array`, the input of a segment with this number and name, and the way there and back."""
 
-    def __init__(self, array: Array, ledger: Ledger):
-        self._shape, self._dtype = array.shape, array.dtype
+    def __init__(self, array: Array, rooms: Rooms, tier: Tier, segment: int, name: str):
+        self._shape, self._dtype, self._name = array.shape, array.dtype, name
         self._device = weakref.ref(owner_of(array))  # see [Note: What another holds]
-        self._there = ledger.empty(array.size, array.dtype, KEPT_INPUT)
+        self._there: Kept = rooms.empty(tier, segment, KEPT, name, array.size, array.dtype, KEPT_INPUT)
         self._source: Array | None = array
 
-    def fill(self, links: Mapping[Way, Link], name: str, done: Callable[[], object]) -> Pending:
+    def fill(self, links: Links, done: Callable[[], object]) -> Pending:
         """Down. done: what frees it on the device."""
         source, self._source = self._source, None
         assert source is not None, "a kept input goes down once"
-        return Pending(links[DOWN].move(source.reshape(-1), self._there, "kept", name), lambda: _nothing(done()))
+        return Pending(bring_down(source.reshape(-1), self._there, links, KEPT, self._name), lambda: _nothing(done()))
 
     def room(self, ledger: Ledger) -> Array:
         """Where it comes back to."""
@@ -43,9 +43,10 @@ class Shelf:
             return ledger.empty(self._shape, self._dtype, KEPT_INPUT)
         return ledger.rekind(here, KEPT_INPUT).reshape(self._shape)
 
-    def empty(self, links: Mapping[Way, Link], name: str, kept: Array) -> Pending:
-        """Up."""
-        return Pending(links[UP].move(self._there, kept.reshape(-1), "kept", name), lambda: None)
+    def empty(self, links: Links, kept: Array) -> Pending:
+        """Up. What it leaves lives until that is over."""
+        there = self._there
+        return Pending(bring_up(there, kept.reshape(-1), links, KEPT, self._name), lambda: _nothing(there))
 
 
 def _nothing(value: object) -> None:

@@ -103,7 +103,7 @@ def facts(job: Job) -> dict[str, Any]:
 
 
 def _files(job: Job) -> dict[str, Any] | None:
-    """In which states rest, of rank 0."""
+    """In which something rests, of rank 0."""
     if job.storage is None:
         return None
     return {"folder": job.config.nvme, "direct": job.storage.file.direct, "bytes": job.storage.file.nbytes}

@@ -118,6 +118,17 @@ class ActivationBytes:
     loss_part: Tape = ()
     ranks: int = 1
 
+    def input(self, segment: int) -> int:
+        """Of a segment, or (their number) of the loss."""
+        return self.segments[segment - 1].output if segment else self.inputs
+
+    @property
+    def largest_kept(self) -> int:
+        """Of the inputs that recompute may keep: of all computations but the first and the last. 0 if there are
+        none."""
+        begin = [place for place, segment in enumerate(self.segments) if not segment.part]
+        return max(map(self.input, begin[1:-1]), default=0)
+
     @property
     def after_forward(self) -> int:
         """All that lives between forward and backward. Each x but the first is the y before it."""

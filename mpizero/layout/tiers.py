@@ -48,9 +48,6 @@ def parse_offload(text: str | None) -> Tiers:
     if tiers.params is not DEVICE and tiers.params is not tiers.optimizer:
         raise ConfigError(f"`offload` {text!r} takes parameters off the device but not the optimizer's states, which "
                           "are larger and needed once a step alone: give optimizer= the same place")
-    if tiers.checkpoints is NVME:
-        raise ConfigError(f"`offload` {text!r} keeps inputs in files, which only parameters and the optimizer's states "
-                          "can be kept in: use checkpoints=cpu")
     return tiers
 
 

@@ -1,4 +1,4 @@
-"""The file in which a rank keeps states: room that is there from the start, and large requests that are checked.
+"""The file in which a rank keeps what it offloads: room from the start, and large requests that are checked.
 
 [Note: No name] The file has none: it is made without one (O_TMPFILE), or loses it at once where a file system cannot do
 that. So it is gone when its last process is, however that died: a crash leaves nothing behind, and no other run can
@@ -128,7 +128,7 @@ def _open(folder: Path) -> int:
         cure = {errno.ENOENT: "make it first, on every host", errno.ENOTDIR: "name a folder",
                 errno.EACCES: "take one that you may write to", errno.EPERM: "take one that you may write to",
                 errno.EROFS: "take one that you may write to"}
-        raise StorageError(f"`nvme` {str(folder)[:200]} cannot hold states: {error.strerror}; "
+        raise StorageError(f"`nvme` {str(folder)[:200]} cannot hold files: {error.strerror}; "
                            f"{cure.get(error.errno or 0, 'name another folder')}") from None
 
 

@@ -1,4 +1,4 @@
-"""States in a file, as streams of blocks that pass through a few buffers of the host.
+"""States and kept inputs in a file, as streams of blocks that pass through a few buffers of the host.
 
 [Note: Streams] Whoever works on a state asks for its blocks, one after the other. While a block is worked on, the next
 ones are read and the last one is written, by the threads of the two links between host and file. A stream has a lane,
@@ -25,7 +25,7 @@ import numpy as np
 
 from mpizero.dtypes import numpy_dtype
 from mpizero.errors import StorageError
-from mpizero.layout.files import BUFFERS, FILE_BLOCK, PAGE, Space, paged
+from mpizero.layout.files import BUFFERS, FILE_BLOCK, KEPT, PAGE, Space, paged
 from mpizero.memory.files import StateFile
 from mpizero.memory.kinds import WORKSPACE
 from mpizero.memory.ledger import Ledger
@@ -70,8 +70,8 @@ class Storage:
     ledger: Ledger
 
     def region(self, unit: int, name: str, kind: str, label: str) -> Region:
-        """What the unit (`label` in messages) keeps as `name`, counted under `kind` until it dies. Its elements are
-        zeros if nothing was written there before."""
+        """What the unit (`label` in messages) keeps as `name`, or a segment as `KEPT`, counted under `kind` until it
+        dies. Its elements are zeros if nothing was written there before."""
         region = Region(self, self.spaces[unit, name], label)
         self.ledger.hold(region, region.nbytes, kind)
         return region
@@ -138,7 +138,7 @@ class Region:
         return self.space.offset + number * FILE_BLOCK * self.dtype.itemsize
 
     def _about(self) -> str:
-        return f"{self.space.name} of unit {self.unit}"
+        return f"the input of {self.unit}" if self.space.name == KEPT else f"{self.space.name} of unit {self.unit}"
 
 
 @final

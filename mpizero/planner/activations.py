@@ -62,7 +62,7 @@ def storage_bytes(storage: Storage, table: ActivationBytes) -> int:
         case Name.KEPT_PART | Name.SHELVED_PART:
             return table.segments[segment - 1].output // table.ranks
         case Name.X | Name.SHELVED:
-            return table.segments[segment - 1].output if segment else table.inputs
+            return table.input(segment)
         case Name.DY:
             upstream = table.segments[segment].upstream
             return table.segments[segment].output if upstream is None else upstream

@@ -112,7 +112,7 @@ def plan_memory(actions: Iterable[Action], geometry: Geometry, activations: Acti
     plan = MemoryPlan(at_rest=dict(live), peak_by_kind=dict(live), peak_bytes=rest, device_peak_bytes=rest,
                       exact=activations is not None)
     live |= dict.fromkeys((*ACTIVATIONS, WORKSPACE) if activations is not None else (WORKSPACE,), 0)
-    live[WORKSPACE] = buffers(geometry, tier)
+    live[WORKSPACE] = buffers(geometry, activations, tier)
     plan.device_peak_bytes += live[WORKSPACE]
     for doing in (each.on(tier) for each in walk(actions, geometry, activations)):
         point = _play(doing, live, plan.peak_by_kind)
@@ -178,9 +178,9 @@ def at_rest(geometry: Geometry, tier: Tier = DEVICE) -> dict[str, int]:
     return live
 
 
-def buffers(geometry: Geometry, tier: Tier) -> int:
-    """Those of the host through which states in files pass, which are there all the time."""
-    return buffer_bytes(geometry) if tier is HOST else 0
+def buffers(geometry: Geometry, activations: ActivationBytes | None, tier: Tier) -> int:
+    """Those of the host through which what is in files passes, which are there all the time."""
+    return buffer_bytes(geometry, activations) if tier is HOST else 0
 
 
 def value_bytes(value: Value, geometry: Geometry, activations: ActivationBytes | None = None) -> int:

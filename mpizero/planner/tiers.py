@@ -78,7 +78,7 @@ def plan_tiers(actions: Iterable[Action], geometry: Geometry, activations: Activ
     """Walk a whole step, from rest to rest. activations: of a microbatch; None leaves them out. The device's bytes are
     those of `plan_memory`."""
     states = {str(tier): sum(at_rest(geometry, tier).values()) for tier in TIERS}
-    every = {tier: nbytes + buffers(geometry, Tier(tier)) for tier, nbytes in states.items()}
+    every = {tier: nbytes + buffers(geometry, activations, Tier(tier)) for tier, nbytes in states.items()}
     plan = TierPlan(dict(states), dict(states), dict(every))
     for place, doing in enumerate(walk(actions, geometry, activations)):
         most, full = states[DEVICE], every[DEVICE]

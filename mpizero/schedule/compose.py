@@ -29,7 +29,7 @@ from mpizero.layout import (
 )
 from mpizero.memory.addresses import ARENA
 from mpizero.schedule import passes
-from mpizero.schedule.actions import Action
+from mpizero.schedule.actions import Action, Begin, DownloadKept
 from mpizero.schedule.effects import effect_of
 from mpizero.schedule.step import accumulate, evaluate, update, zero_grad
 from mpizero.schedule.strategies import STRATEGIES, Strategy
@@ -108,7 +108,7 @@ class StepSettings:
         optimizer = self.placement.tiers.optimizer  # raises
         if self.delayed_update_after is not None and optimizer is not HOST:
             raise ConfigError(f"`delayed_update_after` {self.delayed_update_after} lets an update of the host go on "
-                              f"beside the device, but updates run {_WHERE[optimizer]}: add `offload` optimizer=cpu, "
+                              f"beside the device, but updates run {_WHERE[optimizer]}: use `offload` optimizer=cpu, "
                               "or leave it out")
         if self.placement.tiers.checkpoints is not DEVICE and not self.recompute:
             raise ConfigError(f"`offload` {self.offload} moves inputs that are kept to compute segments again, but "
@@ -166,6 +166,12 @@ class Schedule:
         """A step that takes this course. It begins at rest unless it catches up, and ends there unless it is late."""
         end = self.zero_grad if not course.updates else self.begin if course.late else [*self.update, *self.zero_grad]
         return [*self.accumulate, *(self.catch_up if course.catches_up else []), *end]
+
+    @property
+    def shelved(self) -> list[int]:
+        """The segments whose kept inputs leave the device."""
+        going = (action.action if isinstance(action, Begin) else action for action in self.accumulate)
+        return sorted({action.segment for action in going if isinstance(action, DownloadKept)})
 
     def before(self, course: Course) -> Actions:
         """From rest to where a step of this course begins."""

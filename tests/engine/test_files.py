@@ -9,10 +9,9 @@ from dataclasses import replace
 
 import pytest
 
-from mpizero.engine import storage
+from mpizero.engine import executor, storage
 from mpizero.engine.job import prepare
 from mpizero.engine.trainer import run_steps
-from mpizero.engine.unit import Unit
 from mpizero.engine.update import Update
 from mpizero.errors import ConfigError, OutOfDeviceMemory, StorageError
 from mpizero.layout import HOST, NVME, flat
@@ -75,7 +74,8 @@ def test_a_frozen_unit_of_a_file_is_fetched_as_well(group, tmp_path):
 
 def test_room_and_buffers_are_the_closed_forms(group, tmp_path):
     job = prepare(replace(TINY, stage="3", offload=ALL, nvme=str(tmp_path)), group)
-    assert os.fstat(job.storage.file.fd).st_size == job.storage.file.nbytes == layout_files.file_bytes(job.geometry)
+    assert os.fstat(job.storage.file.fd).st_size == job.storage.file.nbytes
+    assert job.storage.file.nbytes == layout_files.file_bytes(layout_files.spaces(job.geometry))
     assert job.tiers[HOST].live_bytes == buffer_bytes(job.geometry) > 0
     assert job.tiers[NVME].live_bytes == sum(14 * (unit.shard.stop - unit.shard.start) for unit in job.state.units)
     assert os.listdir(tmp_path) == []
@@ -100,7 +100,8 @@ def test_debug_mode_changes_no_bit(group, tmp_path):
 
 def test_waiting_for_a_file_is_no_updating(group, tmp_path, monkeypatch):
     job = prepare(replace(TINY, stage="3", offload=ALL, nvme=str(tmp_path)), group)
-    monkeypatch.setattr(Unit, "optim_step", lambda unit, update: job.links[NVME, HOST].note("grad", "", 0, 0, 0, 9.0))
+    monkeypatch.setattr(executor, "optim_step",
+                        lambda unit, update: job.links[NVME, HOST].note("grad", "", 0, 0, 0, 9.0))
     for _ in range(2):  # what was waited for before is none of it
         job.executor.run([OptimStep(0)], update=Update(job.optimizer, 0.0, 1, 1.0))
     assert -18 <= job.executor.spent[OptimStep] < -17
@@ -122,8 +123,8 @@ def test_a_full_disk_is_said_before_the_first_step(group, tmp_path, monkeypatch)
     monkeypatch.setattr(storage, "free_bytes", lambda folder: together)
     prepare(config, group)
     monkeypatch.setattr(storage, "free_bytes", lambda folder: together - 1)
-    with pytest.raises(StorageError, match=r"`nvme` .* has .* left on host .*, but the states of "
-                                           rf"{group.size} ranks? there need .* each\): make room"):
+    with pytest.raises(StorageError, match=r"`nvme` .* has .* left on host .*, but what "
+                                           rf"{group.size} ranks? there keep in files takes .* each\): make room"):
         prepare(config, group)
 
 
@@ -144,7 +145,7 @@ def test_all_ranks_say_what_one_cannot_have(group, tmp_path, monkeypatch, call):
 
 @pytest.mark.parametrize("options, words", [
     ({"offload": OPTIMIZER}, "name the folder for them with `nvme`"),
-    ({"nvme": "/tmp"}, "`nvme` /tmp is a folder for states in files, of which there are none"),
+    ({"nvme": "/tmp"}, "`nvme` /tmp is a folder for files of `offload`, of which there are none"),
     ({"offload": "optimizer=cpu", "nvme": "/tmp"}, "of which there are none"),
     ({"offload": OPTIMIZER, "nvme": ""}, "`nvme` is empty: name a folder"),
 ])

@@ -27,7 +27,6 @@ def offloads(stage):
 
 SETTINGS = {
     "overlap": ({"accumulation": 2, "overlap": "on"}, STAGES),
-    "plain": ({}, ["2", "3"]),
     "sums": ({"accumulation": 4, "no_sync": True, "sum_dtype": "float32"}, ["1", "3"]),
     "32": ({"dtype": "float32", "accumulation": 2, "optimizer": "lion"}, ["0", "2", "3"]),
     "bf16": ({"dtype": "bfloat16", "no_master_weights": True, "accumulation": 2, "overlap": "on"}, ["2", "3"]),

@@ -43,6 +43,6 @@ def test_lanes(stage, offload, options, names):
 
 def test_room():
     found = geometry("3", "params=nvme,optimizer=nvme", 2 * BIG, 10)
-    assert file_bytes(found) == 16 * BIG + 5 * PAGE  # whole pages of each, and a page for each small one
+    assert file_bytes(spaces(found)) == 16 * BIG + 5 * PAGE  # whole pages of each, and a page for each small one
     assert buffer_bytes(found) == BUFFERS * FILE_BLOCK * (2 + 2 + 3 * 4)
     assert buffer_bytes(geometry("3", "params=nvme,optimizer=nvme", 10)) == BUFFERS * 5 * PAGE

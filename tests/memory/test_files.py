@@ -85,8 +85,8 @@ def test_a_process_that_is_killed_leaves_nothing(tmp_path):
 
 
 @pytest.mark.parametrize("name, words", [
-    ("missing", r"missing cannot hold states: No such file or directory; make it first, on every host"),
-    ("file", r"file cannot hold states: Not a directory; name a folder"),
+    ("missing", r"missing cannot hold files: No such file or directory; make it first, on every host"),
+    ("file", r"file cannot hold files: Not a directory; name a folder"),
 ])
 def test_a_folder_that_is_none(tmp_path, name, words):
     (tmp_path / "file").touch()
