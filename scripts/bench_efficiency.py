@@ -7,11 +7,12 @@
 A GPT trains with some of its states on the device and off it, in turn, several rounds of steps each; the link to where
 they rest is as slow as --limit says (if nothing does, so slow that moves take as long as computing in the middle one of
 the settings). Nothing overlaps, as the formula has it. AIT is counted from the list: operations of forward, backward
-and recompute over the bytes that the step waits for (both ways of a link go on at a time: of an update that reads and
-writes, the busier one). peak is what the run on the device computes a second, its collectives included. Efficiency is
-the device's seconds over those with moves, within a round; medians of rounds are told. Beside it: with --overlap on and
-a segment of prefetch, and what would be left if all that can overlap did. Status 1 where measured and formula are
-further apart than --bound, or a byte is off its plan.
+and recompute over the bytes that a step moves over the link, both ways added up, as in the paper (units are smaller
+than a block of a file, so an update reads all of one before it writes). peak: operations a second of the run on the
+device, its collectives and update included. Efficiency is the device's seconds over those with moves, within a round;
+medians of rounds are told. Beside it: with --overlap on and a segment of prefetch, and what would be left if moves were
+hidden wherever something is computed. Status 1 where measured and formula are further apart than --bound, or a byte is
+off its plan.
 """
 
 from __future__ import annotations
@@ -32,12 +33,13 @@ from mpizero.comm import Group, run_main, start  # noqa: E402
 from mpizero.engine.config import TrainConfig  # noqa: E402
 from mpizero.engine.gather import gather_data  # noqa: E402
 from mpizero.engine.job import Job, prepare  # noqa: E402
-from mpizero.engine.trainer import StepRecord, run_steps  # noqa: E402
+from mpizero.engine.trainer import run_steps  # noqa: E402
 from mpizero.errors import ConfigError  # noqa: E402
 from mpizero.output import check_writable, tell, write_json  # noqa: E402
 from mpizero.papers.intensity import ait_activations, ait_optimizer, ait_params, efficiency  # noqa: E402
-from mpizero.planner.intensity import operations, serial_bytes  # noqa: E402
+from mpizero.planner.intensity import operations  # noqa: E402
 from mpizero.planner.model import gpt  # noqa: E402
+from mpizero.planner.tiers import moved_by_link  # noqa: E402
 from mpizero.quantities import in_units, parse_rate  # noqa: E402
 from mpizero.text import table  # noqa: E402
 
@@ -48,19 +50,17 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class States:
-    """What leaves the device. link: the limited one, as `limit` names it, and as the log does. updates: whether the
-    update is part of what is timed, since it is what moves them."""
+    """What leaves the device. link: the limited one, as `limit` names it, and as the log does."""
 
     words: str
     offload: str
     link: tuple[str, str]
-    updates: bool = False
     recompute: bool = False
 
 
 STATES = {
     "params": States("parameters, gradients", "params=cpu,optimizer=cpu", ("host", "device-host")),
-    "optimizer": States("optimizer states", "optimizer=nvme", ("nvme", "host-nvme"), updates=True),
+    "optimizer": States("optimizer states", "optimizer=nvme", ("nvme", "host-nvme")),
     "checkpoints": States("activation checkpoints", "checkpoints=cpu", ("host", "device-host"), recompute=True),
 }
 
@@ -72,7 +72,6 @@ class Case:
 
     job: Job
     link: str
-    updates: bool
     rounds: list[float] = field(default_factory=list)
     reached: list[float] = field(default_factory=list)
     off_plan: int = 0
@@ -80,13 +79,10 @@ class Case:
     def run(self, steps: int) -> None:
         """Collective."""
         done = run_steps(self.job, steps=steps)
-        self.rounds.append(statistics.median(map(self._seconds, done.records)))
+        self.rounds.append(statistics.median(record.seconds for record in done.records))
         self.off_plan += done.off_plan
         moves = [move for link in self.job.links.values() for move in link.records if move.link == self.link]
         self.reached.append(sum(move.nbytes for move in moves) / max(sum(move.seconds for move in moves), 1e-9))
-
-    def _seconds(self, record: StepRecord) -> float:
-        return record.seconds - (0.0 if self.updates else record.seconds_by["update"])
 
 
 @spelled()
@@ -114,15 +110,15 @@ def parser() -> Parser:
         made.add_argument(f"--{name}", type=int, default=size, help=f"of the GPT ({size})")
     made.add_argument("--dtype", default="float16", help="of parameters and activations (float16)")
     made.add_argument("--states", nargs="+", choices=list(STATES), default=list(STATES), help="what moves (all)")
-    made.add_argument("--batches", type=int, nargs="+", default=[4, 8, 32], metavar="B",
-                      help="samples of a rank (4 8 32); of activation checkpoints the middle one")
+    made.add_argument("--batches", type=int, nargs="+", default=[2, 4, 16], metavar="B",
+                      help="samples of a rank (2 4 16); of activation checkpoints the middle one")
     made.add_argument("--intervals", type=int, nargs="+", default=[1, 2, 4], metavar="K",
                       help="segments that share an activation checkpoint, for their AIT does not depend on the batch "
                            "(1 2 4)")
     made.add_argument("--limit", type=parse_rate, metavar="RATE", help="of the link, as 50MB/s (see above)")
     made.add_argument("--nvme", metavar="DIR", help="for states in files (a temporary folder)")
-    made.add_argument("--rounds", type=int, default=5, help="that count (5)")
-    made.add_argument("--steps", type=int, default=2, help="of each run in a round (2)")
+    made.add_argument("--rounds", type=int, default=9, help="that count (9)")
+    made.add_argument("--steps", type=int, default=1, help="of each run in a round (1)")
     made.add_argument("--bound", type=float, default=0.15, metavar="SHARE", help="status 1 beyond it (0.15)")
     made.add_argument("--json", metavar="FILE", help="write the rows to this file")
     return made
@@ -144,7 +140,7 @@ def measure(name: str, options: Any, world: Group, folder: str) -> Iterator[Row]
 
 def balanced(states: States, config: TrainConfig, world: Group, steps: int, folder: str) -> float:
     """The rate at which moves take as long as computing, in two digits; the same on every rank."""
-    case = Case(prepare(config, world), "", False)
+    case = Case(prepare(config, world), "")
     for _ in range(2):
         case.run(steps)
     _, nbytes = counted(prepare(moving(states, config, None, folder), world), states)
@@ -159,20 +155,20 @@ def moving(states: States, config: TrainConfig, rate: float | None, folder: str)
 
 
 def counted(job: Job, states: States) -> tuple[int, int]:
-    """Operations of a step, and the bytes that it waits for: from the list."""
+    """Operations of a step, and the bytes that it moves over the link: from the list."""
     sizes, actions = job.settings.sizes, job.lists.step()
     model = gpt(sizes.layers, sizes.d_model, sizes.heads, sizes.vocab, sizes.context)
     tokens = job.settings.batch_size * sizes.context
     return (operations(actions, job.geometry, model, tokens),
-            serial_bytes(actions, job.geometry, states.link[1], job.activations()))
+            moved_by_link(actions, job.geometry, job.activations())[states.link[1]])
 
 
 def row(name: str, config: TrainConfig, world: Group, rate: float, options: Any, folder: str) -> Row:
     """What a setting shows, as rank 0 has it. Collective."""
     states = STATES[name]
     off = moving(states, config, rate, folder)
-    still, serial, ahead = (Case(prepare(each, world), states.link[1], updates) for each, updates in (
-        (config, False), (off, states.updates), (replace(off, **AHEAD), states.updates)))
+    still, serial, ahead = (Case(prepare(each, world), states.link[1]) for each in (config, off,
+                                                                                    replace(off, **AHEAD)))
     for _ in range(1 + options.rounds):  # the first, to become warm, does not count
         for case in (still, serial, ahead):
             case.run(options.steps)
