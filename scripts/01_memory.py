@@ -1,5 +1,7 @@
 """Where memory goes: model states, ZeRO's tables, activations, buffers, fragments. Needs neither ranks nor MPI.
 
+With --runs, what the ranks of small_runs.py counted stands beside the formulas.
+
 Bytes of model states are planned by walking the actions that a rank would run, and held against closed forms and what
 the papers print; 02_zero_stages.py counts the same bytes on real ranks. Demos 4 and 5 stand in residual.py, demo 6 in
 small_updates.py.
@@ -8,9 +10,10 @@ small_updates.py.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache
+from functools import cache, partial
 
 import claims
+import counted
 from claims import Demo, between, definition, equal, holds, of_kind, rounds_to
 from residual import activations_and_buffers, fragments
 from small_updates import small_updates
@@ -29,7 +32,7 @@ FORMS = {"0": (16, 0), "1": (4, 12), "2": (2, 14), "3": (0, 16)}  # a psi + b ps
 CUT = 4  # equal units of a model of which only the size is known; the formulas need none
 
 
-def bytes_per_parameter() -> Demo:
+def bytes_per_parameter(runs: counted.Runs) -> Demo:
     """Demo 1."""
     model, gpt2 = mlp(), gpt(48, 1600, 25, 50_257)
     plan, half, shaped = (_planned(each, "0", 4) for each in (model, flat(1_500_000_000), gpt2))
@@ -43,7 +46,6 @@ def bytes_per_parameter() -> Demo:
                    "bytes a parameter"),
         *of_kind("planned", equal("The 5-layer MLP under data parallelism keeps of parameters, gradients, optimizer "
                                   "states, right after backward", zero, [2.0, 2.0, 12.0], kinds, "bytes a parameter"),
-                 equal("Together", lecture, 16.0, plan.after_backward_bytes / model.spec.psi, "bytes a parameter"),
                  equal("The float32 gradient lives for one unit's update: the peak is higher by 4 bytes a parameter of "
                        "the largest, which has 9312", lecture, 37_248, plan.peak_bytes - plan.after_backward_bytes,
                        "bytes"),
@@ -56,6 +58,7 @@ def bytes_per_parameter() -> Demo:
                        shaped.after_backward_bytes / shaped.after_backward["param"], "times"),
                  between("So from GPT-2 on a card of 16 GB does not hold the states (one of 32 GB does)", "lecture 1",
                          16, 32, shaped.after_backward_bytes / GB, "GB")),
+        *counted.states(runs),
         equal("With a resident float32 gradient: what DeepSpeed's and Megatron's own formulas give for one rank",
               "lecture 2.3; ZeRO-Infinity sec. 3", [20.0, 20.0], others, "bytes a parameter", kind="published"),
         definition("So 1B parameters take, on each GPU", lecture,
@@ -181,13 +184,14 @@ def _largest(stage: str) -> int:
     return fits
 
 
+COUNTED = (bytes_per_parameter, activations_and_buffers)
 DEMOS = (bytes_per_parameter, table_1, table_2, activations_and_buffers, fragments, small_updates)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """0 if every claim agrees."""
-    asked = claims.options(__doc__, EXAMPLE, len(DEMOS), argv)
-    return claims.tell(asked, __doc__, DEMOS)
+    asked = claims.options(__doc__, EXAMPLE, len(DEMOS), argv, runs=True)
+    return claims.tell(asked, __doc__, [partial(demo, asked.runs) if demo in COUNTED else demo for demo in DEMOS])
 
 
 if __name__ == "__main__":

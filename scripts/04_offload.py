@@ -1,24 +1,24 @@
 """States off the device: optimal partition, delayed updates, bandwidth, loading, the largest model.
 
-Needs neither ranks nor MPI. Demos 3 and 4 stand in bandwidth.py.
+Needs neither ranks nor MPI; with --runs, what the ranks of small_runs.py counted stands beside it. Demos 3 and 4 stand
+in bandwidth.py.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from math import isclose
 
 import claims
+import counted
 from bandwidth import bandwidth_needs, loading
-from claims import Claim, Demo, between, equal, holds, of_kind, quoted, rounds_to
+from claims import Claim, Demo, between, equal, holds, of_kind, quoted
 
 from mpizero.machine import RECOMPUTE_FLOPS
 from mpizero.papers import intensity as ait
 from mpizero.papers import offload, partition
-from mpizero.planner import plan_memory
-from mpizero.planner.model import flat
-from mpizero.schedule import StepSettings, set_up
 from mpizero.text import table
 
 EXAMPLE = "python scripts/04_offload.py --json offload.json"
@@ -31,7 +31,7 @@ BATCHES = (1, 2, 4, 8, 16, 32)
 CLOSE = 1.5  # times: bounds by division against models that ran
 
 
-def partitions() -> Demo:
+def partitions(runs: counted.Runs) -> Demo:
     """Demo 1."""
     every, best, infinity = list(partition.partitions()), partition.best(), partition.infinity()
     few = {frozenset(each.host): (each.traffic, each.device_bytes) for each in every
@@ -62,7 +62,7 @@ def partitions() -> Demo:
         holds("The one is ZeRO-Infinity's choice, which takes off the device", zero_infinity,
               "every node but forward and backward",
               " ".join(infinity.host), infinity in six and set(infinity.host) == set(partition.FREE)),
-        equal("It moves more than ZeRO-Offload's", zero_infinity, 2, infinity.traffic - best[0].traffic, "M bytes"),
+        *counted.partitions(runs, best[0], infinity),
     ], table(["traffic / M", "on the device / M", "nodes on the host"],
              [[each.traffic, each.device_bytes, " ".join(each.host) or "-"] for each in shown]),
         data={"partitions": [vars(each) for each in every]})
@@ -148,15 +148,11 @@ def _published_updates() -> list[Claim]:
 # -- the largest model -------------------------------------------------------------------------------------------------
 
 
-def largest() -> Demo:
+def largest(runs: counted.Runs) -> Demo:
     """Demo 5."""
     models, source = ait.largest_models(), "lecture 7.5; ZeRO-Offload sec. 6; ZeRO-Infinity sec. 8"
     names = ("Replicated on one V100 of 32 GB", "ZeRO-Offload on one V100", "ZeRO-Infinity, CPU memory of a DGX-2",
              "ZeRO-Infinity, NVMe of a DGX-2")
-    bounds = [each.bound for each in models]
-    replicated = set_up(flat(int(bounds[0])).spec, 1, StepSettings("0"))
-    kept = plan_memory(replicated.lists.step(), replicated.geometry).after_backward_bytes
-    (optimum,) = partition.best(int(bounds[1]))
     spare = [room for room in range(9) if all(each.published[0] * each.bytes_per_param <= ait.GPU - room * 1e9
                                               for each in models[:2])]
     return Demo("The largest model", "7.5", [
@@ -164,10 +160,7 @@ def largest() -> Demo:
                 "ours)", source, _params(*each.published), _params(each.bound),
                 each.published[0] <= each.bound <= each.published[1] * CLOSE)
           for name, each in zip(names, models, strict=True)],
-        rounds_to("Replicated: the step of the largest model takes of 32 GB, 4 of them kept", "lecture 7.5", "28",
-                  kept / 1e9, "GB", kind="planned"),
-        rounds_to("ZeRO-Offload: what the optimum of demo 1 leaves of the largest model on the device", "lecture 7.5",
-                  "28", optimum.device_bytes / 1e9, "GB"),
+        *counted.largest(runs),
         equal("With as much kept for activations, whole GB, both published sizes still fit: up to", "ours", 6,
               max(spare), "GB"),
         between("NVMe of one node against replication: 1T is about 700 times 1.4B", "lecture 8.2; ZeRO-Infinity sec. 8",
@@ -185,13 +178,14 @@ def _params(*sizes: float) -> str:
     return " to ".join(dict.fromkeys(f"{size / 1e12:.3g}T" if size >= 1e12 else f"{size / 1e9:.3g}B" for size in sizes))
 
 
+COUNTED = (partitions, bandwidth_needs, loading, largest)
 DEMOS = (partitions, delayed_update, bandwidth_needs, loading, largest)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """0 if every claim agrees."""
-    asked = claims.options(__doc__, EXAMPLE, len(DEMOS), argv)
-    return claims.tell(asked, __doc__, DEMOS)
+    asked = claims.options(__doc__, EXAMPLE, len(DEMOS), argv, runs=True)
+    return claims.tell(asked, __doc__, [partial(demo, asked.runs) if demo in COUNTED else demo for demo in DEMOS])
 
 
 if __name__ == "__main__":

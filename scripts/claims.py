@@ -8,6 +8,7 @@ counted. `tell` runs demos, prints them and writes them as JSON; its status is 1
 from __future__ import annotations
 
 import argparse
+import json
 import math
 import os
 import sys
@@ -147,18 +148,30 @@ def _say(value: Any, unit: str = "") -> str:
 # -- command line ------------------------------------------------------------------------------------------------------
 
 
-def options(doc: str | None, example: str, demos: int, argv: Sequence[str] | None = None) -> argparse.Namespace:
-    """The flags that all scripts have."""
+def options(doc: str | None, example: str, demos: int, argv: Sequence[str] | None = None,
+            runs: bool = False) -> argparse.Namespace:
+    """The flags that all scripts have. runs: and one for what real ranks have counted, as data."""
     parser = Parser(prog=Path(sys.argv[0]).name, description=doc, epilog=f"example:\n  {example}")
     parser.add_argument("--demo", type=int, choices=range(1, demos + 1), metavar="K",
                         help=f"this one alone, 1 to {demos} (all)")
     parser.add_argument("--json", metavar="FILE", help="write claims, tables and numbers to this file")
     parser.add_argument("--figures", metavar="DIR",
                         help="draw figures into this folder, as PNG (needs matplotlib: extra plot)")
+    if runs:
+        parser.add_argument("--runs", metavar="FILE", type=_read_runs, default={},
+                            help="show what ranks counted as well: a file that small_runs.py has written")
     found = parser.parse_args(sys.argv[1:] if argv is None else argv)
     if found.figures is not None:
         _prepare_figures(Path(found.figures))
     return found
+
+
+def _read_runs(path: str) -> Any:
+    try:
+        return json.loads(Path(path).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise argparse.ArgumentTypeError(f"{path} cannot be read ({error}): make it with mpirun -n 4 python "
+                                         "scripts/small_runs.py FILE") from None
 
 
 def _prepare_figures(folder: Path) -> None:

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Run the six scripts, and write what comes out to DIR: report.md with every claim, figures (where matplotlib is installed), and of each
-# script its output and its JSON. Status 0 if every claim agrees, 1 if one does not or a script did not run, 2 for a wrong call.
+# Run the six scripts, and before them the small runs that two of them show. Write what comes out to DIR: report.md with every claim,
+# figures (where matplotlib is installed), and of each script its output and its JSON. Status 0 if every claim agrees, 1 if one does not or a script did not run, 2 for a wrong call.
 #
 #   bash scripts/reproduce.sh runs/lecture
 #   bash scripts/reproduce.sh runs/lecture --mpirun 'mpirun --bind-to none'
@@ -52,10 +52,17 @@ fi
 
 status=0
 run() {  # NAME COMMAND...: the command with the script's name at its end
-    local name=$1; shift
+    local name=$1 more=(); shift
+    case $name in 01_memory|04_offload) more=(${runs[@]+"${runs[@]}"}) ;; esac
     rm -f "$directory/$name.json"
-    "$@" "$scripts/$name.py" --json "$directory/$name.json" ${figures[@]+"${figures[@]}"} </dev/null 2>&1 | tee "$directory/$name.txt" || status=1
+    "$@" "$scripts/$name.py" --json "$directory/$name.json" ${figures[@]+"${figures[@]}"} ${more[@]+"${more[@]}"} </dev/null 2>&1 | tee "$directory/$name.txt" || status=1
 }
+runs=()  # what ranks counted, for those that start none
+rm -f "$directory/small_runs.json"
+"${mpirun[@]}" -n 4 "$python" "$scripts/small_runs.py" "$directory/small_runs.json" </dev/null || status=1
+if [[ -f $directory/small_runs.json ]]; then
+    runs=(--runs "$directory/small_runs.json")
+fi
 run 01_memory "$python"
 run 02_zero_stages "${mpirun[@]}" -n 4 "$python"
 run 03_fsdp "${mpirun[@]}" -n 4 "$python"

@@ -5,7 +5,9 @@ thread of the link, like the copy engine of a device: NumPy copies large blocks 
 is taken and given back by the rank alone, so bytes never depend on the thread.
 
 [Note: A slower link] Host and device are one memory here. `rate` makes a link as slow as another machine's: after each
-chunk whoever copies sleeps until a link of that rate would be done (a token bucket that holds one chunk).
+chunk whoever copies sleeps until a link of that rate would be done. Nothing passes a link before somebody sends it, so a
+link that had nothing to do has no credit, however long that was: else moves of less than a chunk would pass for nothing.
+Inside a move there is credit for a chunk, so that one that was late, or a sleep that was long, costs no bandwidth.
 """
 
 from __future__ import annotations
@@ -80,11 +82,12 @@ class Link:
         """A move that is over."""
         self.records.append(Moved(self.name, *self.way, what, unit, nbytes, begin, end - begin, exposed))
 
-    def passed(self, nbytes: int) -> None:
-        """So many bytes have been copied: sleep until the link would have carried them."""
+    def passed(self, nbytes: int, since: float) -> None:
+        """So many bytes have been copied, of a move that began at `since` (perf_counter): sleep until the link would
+        have carried them."""
         if self.rate is not None:
             with self._lock:
-                self._free = max(self._free, time.perf_counter() - CHUNK / self.rate) + nbytes / self.rate
+                self._free = max(self._free, since, time.perf_counter() - CHUNK / self.rate) + nbytes / self.rate
                 until = self._free
             time.sleep(max(0.0, until - time.perf_counter()))
 
@@ -121,7 +124,7 @@ class Transfer:
         self._first = time.perf_counter()
         for target, source in self.chunks:
             self.put(target, source)
-            self.link.passed(source.nbytes)
+            self.link.passed(source.nbytes, self._first)
         self._last = time.perf_counter()
 
 

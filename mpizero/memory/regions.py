@@ -115,7 +115,7 @@ class Region:
             raise StorageError(f"{self.storage.file.name} is damaged: the checksum of bytes {where:,} to "
                                f"{where + nbytes - 1:,} ({self._about()}) is not that of what was written; go on from "
                                "the last checkpoint, and look at the disk")
-        self.storage.up.passed(nbytes)
+        self.storage.up.passed(nbytes, begin)
         return begin, time.perf_counter()
 
     def write(self, number: int, buffer: Array) -> tuple[float, float]:
@@ -123,7 +123,7 @@ class Region:
         begin, nbytes = time.perf_counter(), self._bytes(number)
         self.checksums[number] = checksum(buffer[: paged(nbytes)])
         self.storage.file.write(self._offset(number), buffer[: paged(nbytes)].data, self._about())
-        self.storage.down.passed(nbytes)
+        self.storage.down.passed(nbytes, begin)
         return begin, time.perf_counter()
 
     def span(self, number: int) -> slice:
