@@ -5,6 +5,7 @@ Parameters, the segments of computation that read them, and what these leave in 
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -128,6 +129,14 @@ class ModelSpec:
     params: tuple[ParamSpec, ...]
     segments: tuple[SegmentSpec, ...]
     activations: Callable[[tuple[int, ...], str], ActivationBytes] | None = None
+
+    @functools.cached_property
+    def _hash(self) -> int:
+        return hash((self.params, self.segments, self.activations))
+
+    def __hash__(self) -> int:
+        """Worked out once: plans look up what they know by the model."""
+        return self._hash
 
     @property
     def psi(self) -> int:

@@ -28,10 +28,9 @@ from mpizero.plan.options import (
     model_of, optimizer_of, spelled_text, wrapped,
 )
 from mpizero.plan.rates import RATES, add_machine, facts, gpu_of, machine_of, rates_text
-from mpizero.planner.candidate import AHEAD, SETTINGS
 from mpizero.planner.fit import Row, rows
 from mpizero.planner.model import PROGRAMS, PlannedModel
-from mpizero.planner.question import Question
+from mpizero.planner.question import AHEAD, SETTINGS, Question
 from mpizero.planner.recommend import recommend, seconds
 from mpizero.quantities import in_units, parse_margin, parse_memory
 from mpizero.schedule import StepSettings
@@ -151,7 +150,8 @@ def _terms(question: Question) -> dict[str, int] | None:
 
 def _plain(question: Question, row: Row) -> dict[str, Any]:
     left = None if row.activations is None else question.room - row.device_bytes
-    return {**vars(row), "lacks": list(row.lacks), "unknown": list(row.unknown), "fits": row.fits, "left_bytes": left}
+    told = {name: value for name, value in vars(row).items() if name != "settings"}
+    return {**told, "lacks": list(row.lacks), "unknown": list(row.unknown), "fits": row.fits, "left_bytes": left}
 
 
 def _compared(question: Question, row: Row) -> dict[str, Any]:

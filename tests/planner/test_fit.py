@@ -11,10 +11,10 @@ from mpizero.machine import Machine
 from mpizero.memory.kinds import ACTIVATIONS
 from mpizero.papers import states
 from mpizero.planner import plan_memory
-from mpizero.planner.candidate import SETTINGS, Candidate
+from mpizero.planner.candidate import Candidate
 from mpizero.planner.fit import CLOSE, preferred, rows
 from mpizero.planner.model import PROGRAMS, flat, gpt, mlp
-from mpizero.planner.question import Question
+from mpizero.planner.question import SETTINGS, Question
 from mpizero.planner.recommend import recommend
 from mpizero.planner.tiers import NONE, plan_tiers
 from mpizero.schedule import StepSettings, set_up
