@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import re
 import textwrap
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, fields, replace
 from typing import Any, TypeVar
 
@@ -42,6 +42,13 @@ def argument_type(parse: Callable[[str], T]) -> Callable[[str], T]:
             raise argparse.ArgumentTypeError(str(error)) from None
 
     return convert
+
+
+def ignored(options: Options, names: Iterable[str], why: str) -> None:
+    """ConfigError for the first of `names` that the user has given: what would be ignored is refused."""
+    for name in names:
+        if options.get(name) not in (None, False, []):
+            raise ConfigError(f"`{name}` {why}: leave it out")
 
 
 def count(text: str) -> int:

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from mpizero.layout import DEVICE, HOST, NVME, ActivationBytes, Geometry, Tier, Tiers, offload_text
+from mpizero.layout import DEVICE, HOST, NVME, ActivationBytes, Geometry, Tier, Tiers, offload_text, parse_offload
 from mpizero.memory.kinds import MODEL_STATE
 from mpizero.planner.books import Doing, Step, gradients_made, walk, walked
 from mpizero.planner.stored import at_rest, buffers, value_bytes
@@ -46,6 +46,13 @@ OFFLOADS = (
     Offload("nvme", Tiers(NVME, NVME), ("3",)),
 )
 NONE = OFFLOADS[0]
+
+
+def offload_of(text: str) -> Offload:
+    """What a setting stands for, at every stage that can have it. ConfigError for what means nothing."""
+    tiers = parse_offload(text)
+    name = next((each.name for each in OFFLOADS if each.tiers == tiers), offload_text(tiers) or NONE.name)
+    return Offload(name, tiers, NONE.stages if tiers.params is DEVICE else ("3",))
 
 
 @dataclass(frozen=True)
