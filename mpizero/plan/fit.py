@@ -15,7 +15,6 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
-from mpizero.cli import FLAGS
 from mpizero.dtypes import DTYPES, full_name, reduction
 from mpizero.errors import ConfigError
 from mpizero.layout import MASTER, optimizer_bytes, stored_states
@@ -23,11 +22,12 @@ from mpizero.papers.compare import others
 from mpizero.papers.states import stage_bytes
 from mpizero.plan.command import is_made, train_flags
 from mpizero.plan.options import (
-    Options, add_batch, add_freeze, add_model, add_optimizer, add_ranks, argument_type, batch_of, count, ignored,
-    model_of, optimizer_of, spelled_text,
+    Options, add_as_train, add_batch, add_model, add_ranks, argument_type, batch_of, count, ignored, model_of,
+    spelled_text,
 )
 from mpizero.plan.rates import RATES, add_machine, facts, gpu_of, machine_of
 from mpizero.plan.show_fit import MARGIN_FOR, MEMORIES, show
+from mpizero.plan.steps import add_optimizer, optimizer_of
 from mpizero.planner.fit import Row, rows
 from mpizero.planner.model import OURS, PROGRAMS, PlannedModel
 from mpizero.planner.question import Question
@@ -43,7 +43,7 @@ MARGIN = 0.05
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
     add_model(parser)
-    add_freeze(parser)
+    add_as_train(parser, "freeze")
     add_ranks(parser)
     add_batch(parser)
     parser.add_argument("--accumulation", type=argument_type(count), default=1, metavar="A",
@@ -54,10 +54,9 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
                         ("nvme", "of a host"),
                         ("activations", "of a rank (--gpt, mlp: from their shapes; else unknown)")):
         parser.add_argument(f"--{flag}", type=argument_type(parse_memory), metavar="SIZE", help=words)
-    parser.add_argument("--activations-of", choices=list(PROGRAMS), metavar="PROGRAM", dest="program",
+    parser.add_argument("--activations-of", choices=list(PROGRAMS), metavar="PROGRAM",
                         help="whose, of a --gpt: pytorch (default), with flash attention; pytorch-eager; mpizero")
-    for name in ("recompute", "recompute-interval", "offload", "bucket-size"):
-        parser.add_argument(f"--{name}", default=FLAGS[name].default, **FLAGS[name].metadata)
+    add_as_train(parser, "recompute", "recompute-interval", "offload", "bucket-size")
     parser.add_argument("--fused-loss", action="store_true", help="its gradient takes the place of the logits")
     parser.add_argument("--margin", type=argument_type(parse_margin), metavar="SHARE",
                         help=f"of a device's memory to keep free ({MARGIN:.0%}; 0 with mpizero's activations), for "
@@ -108,9 +107,10 @@ def _question(options: Options) -> Question:
     batch, tokens = batch_of(options, model)
     offload = None if options["offload"] is None else offload_of(options["offload"])
     same = ("ranks", "ranks_per_host", "host_memory", "nvme", "accumulation", "dtype", "reduce_dtype", "shard_size",
-            "recompute", "recompute_interval", "bucket_size", "activations", "program", "fused_loss")
+            "recompute", "recompute_interval", "bucket_size", "activations", "fused_loss")
     question = Question(model, device_memory=memory, machine=machine_of(options), batch_size=batch, tokens=tokens,
-                        optimizer=optimizer_of(options), offload=offload, **{name: options[name] for name in same})
+                        optimizer=optimizer_of(options), offload=offload, program=options["activations_of"],
+                        **{name: options[name] for name in same})
     question.settings("3", offload or NONE, 1)  # raises
     usual = 0.0 if question.ours else MARGIN  # of ours everything is planned
     return replace(question, margin=usual if options["margin"] is None else options["margin"])
@@ -119,12 +119,12 @@ def _question(options: Options) -> Question:
 def _check(options: Options, model: PlannedModel) -> None:
     """ConfigError for what would be ignored, or is not known."""
     if options["activations"] is not None:
-        ignored(options, ("program", "fused_loss"), "says what activations are, of which `activations` tells all")
+        ignored(options, ("activations_of", "fused_loss"), "says what activations are, of which `activations` tells all")
     if options["offload"] is not None:
         ignored(options, ("compare",), "is of states on the device, and `offload` takes some elsewhere")
-    if not model.programs or OURS in (options["program"], model.programs[0]):
+    if not model.programs or OURS in (options["activations_of"], model.programs[0]):
         ignored(options, ("fused_loss",), "is of PyTorch's activations of a --gpt; mpizero's loss always is")
-    program = options["program"]
+    program = options["activations_of"]
     if program is not None and program not in model.programs:
         known = f"use {' or '.join(model.programs)}" if model.programs else "give its shapes by --gpt"
         raise ConfigError(f"--activations-of {program} is not known of {model.name}: {known}")

@@ -8,8 +8,9 @@ from typing import Any
 
 from mpizero.plan.command import in_common
 from mpizero.plan.memory import show_compare
-from mpizero.plan.options import k_text, wrapped
+from mpizero.plan.options import wrapped
 from mpizero.plan.rates import rates_text
+from mpizero.plan.steps import k_text
 from mpizero.planner.model import PROGRAMS
 from mpizero.planner.recommend import seconds
 from mpizero.quantities import in_units

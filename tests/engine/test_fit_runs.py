@@ -12,7 +12,7 @@ from mpizero.engine.job import prepare
 from mpizero.engine.summary import summarise
 from mpizero.engine.trainer import run_steps
 from mpizero.errors import OutOfDeviceMemory
-from mpizero.plan import fit
+from mpizero.plan import fit, memory
 from mpizero.plan.rates import with_host
 
 pytestmark = pytest.mark.usefixtures("few_held_out")
@@ -71,3 +71,23 @@ def test_a_row_runs_in_what_it_needs_and_in_no_byte_less(world, shared_path, nam
             less = [*data, *enough, words[0], f"{needs[tier] - 1}B"]
             with pytest.raises(OutOfDeviceMemory, match=f"out of {tier} memory: the run needs {needs[tier]:,} bytes"):
                 prepare(config_of(row, shared_path, *less), world)
+
+
+@pytest.mark.parametrize("flags", [
+    "--stage 2 --offload optimizer=cpu --delayed-update-after 1 --bucket-size 8KiB",
+    "--stage 3 --recompute --offload params=nvme,optimizer=nvme,checkpoints=cpu --overlap on --accumulation 2",
+    "--stage 3-broadcast --tiles 2 --offload optimizer=cpu --forward-prefetch 1",
+], ids=["delayed", "files", "owners"])
+def test_plan_memory_tells_the_tiers_of_a_run(world, shared_path, flags):
+    """Peaks and moves as its summary counts them."""
+    parser = Parser()
+    memory.add_flags(parser)
+    asked = f"--gpt 2,32,2,256 --context 20 --batch-size 4 --ranks {world.size} {flags}"
+    found = memory.answer({**vars(parser.parse_args(asked.split())), "json": None})
+    job = prepare(config_of(found, shared_path, "--data", argparse.__file__, "--steps", "4"), world)
+    summary = summarise(job, run_steps(job))
+    assert found["tiers_exact"] and found["made_by_train"]
+    for tier, planned in found["tiers"].items():
+        assert max(rank[f"{tier}_peak"] for rank in summary["memory"]) == planned["peak"], tier
+    assert max((rank["moved_bytes_per_step"] for rank in summary["traffic"]),
+               key=lambda moved: sum(moved.values())) == found["moved_bytes"]

@@ -95,7 +95,7 @@ def test_a_fit_says_what_train_needs_with_its_flags(plan, size, context, batch):
     words = " ".join(out.split())
     assert found["exact"] and "no margin is kept free" in words
     assert f"--batch-size {batch} --backward-prefetch 1 --forward-prefetch 1 --overlap on --optimizer adam and" in words
-    assert "--stage 3 --shard-size 4 --offload params=nvme,optimizer=nvme --nvme DIR" in words
+    assert "--offload params=nvme,optimizer=nvme --nvme DIR" in words
     layers, width, heads, _ = map(int, size.split(","))
     for row in (row for row in found["rows"] if row["offload"] == "none"):
         config = replace(GPT, layers=layers, d_model=width, heads=heads, context=context, batch_size=batch,
