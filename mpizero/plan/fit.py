@@ -119,7 +119,7 @@ def _question(options: Options) -> Question:
 def _check(options: Options, model: PlannedModel) -> None:
     """ConfigError for what would be ignored, or is not known."""
     if options["activations"] is not None:
-        ignored(options, ("activations_of", "fused_loss"), "says what activations are, of which `activations` tells all")
+        ignored(options, ("activations_of", "fused_loss"), "says what activations are, and `activations` tells them")
     if options["offload"] is not None:
         ignored(options, ("compare",), "is of states on the device, and `offload` takes some elsewhere")
     if not model.programs or OURS in (options["activations_of"], model.programs[0]):
