@@ -45,7 +45,7 @@ def test_memory_of_tiles(plan):
 @pytest.mark.parametrize("command, said", [
     ("memory --params 1e6 --ranks 2 --tiles 2", "--tiles 2 cuts matrices, whose shapes --gpt or --model mlp name"),
     ("memory --gpt 1,8,2,9 --ranks 2 --tiles 9", "tiles 9 is more than the 8 rows of h.0.attn.c_attn.weight"),
-    (f"{LECTURE} --tiles 2", "--tiles 2 cuts the matrices of a model: name one")])
+    (f"{LECTURE} --tiles 2", "--tiles is of a model, and none is named")])
 def test_tiles_that_cannot_be(capsys, command, said):
     from mpizero.plan.__main__ import main
     assert main(command.split()) == 2

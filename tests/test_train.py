@@ -68,6 +68,7 @@ def check_trace(trace):
         assert all(before["end_s"] <= after["begin_s"] for before, after in pairwise(rank["actions"]))
         for action in rank["actions"]:
             assert all(action["live"][kind] == size for kind, size in action["planned_live"].items())
+            assert action["peak_bytes"] == action["planned_device_peak_bytes"]
         for number, row in enumerate(rank["collectives"]):
             assert row["begin_s"] <= row["end_s"] and row["bytes_sent"] == sum(send["bytes"] for send in row["sends"])
             for send in row["sends"]:

@@ -14,6 +14,7 @@ from mpizero.engine.job import Job
 from mpizero.engine.simulated import simulated
 from mpizero.memory.links import Moved
 from mpizero.planner import plan_memory
+from mpizero.planner.footprint import Point
 from mpizero.schedule import Action, Course, Effect, effect_of
 from mpizero.schedule.actions import Agree, Phase
 
@@ -48,22 +49,24 @@ def _rank(job: Job, actions: list[ActionRecord], records: list[Record], moves: l
     return {
         "rank": job.world.rank, "host": job.world.hosts[job.world.rank],
         "groups": {axis.value: list(group.ranks) for axis, group in job.mesh.groups.items()},
-        "actions": [_action(record, effect_of(record.action, job.geometry), point.live, point.peak_bytes)
+        "actions": [_action(record, effect_of(record.action, job.geometry), point)
                     for record, point in zip(actions, plan.points[len(before):], strict=True)],
         "collectives": [_collective(record, _group(job, record)) for record in records],
         "moves": [_move(move) for move in moves],
     }
 
 
-def _action(record: ActionRecord, effect: Effect, planned: dict[str, int], planned_peak: int) -> dict[str, Any]:
+def _action(record: ActionRecord, effect: Effect, planned: Point) -> dict[str, Any]:
     """work: the kind of it, None for an action that does none. computes: whether this rank computes, rather than waits
-    for others."""
+    for others. planned_peak_bytes: of model states; planned_device_peak_bytes: of all kinds, as is peak_bytes, as far
+    as the plan knows them."""
     work, waits = effect.work, effect.sends is not None or effect.moves or effect.ends is not None
     computes = not waits and not isinstance(record.action, Agree | Phase)
     return {"action": record.text, "kind": type(record.action).__name__, "work": work and work.kind,
             "computes": computes, "label": record.label, "phase": record.phase, "begin_s": record.begin_s,
             "end_s": record.end_s, "live": record.live, "peak_bytes": record.peak_bytes, "peak_live": record.peak_live,
-            "planned_live": planned, "planned_peak_bytes": planned_peak}
+            "planned_live": planned.live, "planned_peak_bytes": planned.peak_bytes,
+            "planned_device_peak_bytes": planned.device_bytes}
 
 
 def _collective(record: Record, group: Group) -> dict[str, Any]:

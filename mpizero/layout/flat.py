@@ -5,6 +5,7 @@ Source: PyTorch FSDP (arXiv:2304.11277), sec. 3.2.1.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -32,7 +33,7 @@ class FlatLayout:
     numel: int
     padded_numel: int
 
-    @property
+    @functools.cached_property
     def frozen(self) -> bool:
         """Whether its parameters are: a unit holds either kind, never both."""
         return any(param.frozen for param in self.params)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass, replace
+from typing import Any
 
 from mpizero.dtypes import ITEMSIZE
 from mpizero.layout.mesh import Axis, MeshShape
@@ -98,6 +100,11 @@ class Geometry:
         if keep is SHARDED:
             return layout.shard_numel(self.shards)
         return layout.padded_numel if keep is REPLICATED or self.owns(unit) else 0
+
+    @functools.cached_property
+    def effects(self) -> dict[Any, Any]:
+        """What `schedule.effects` has worked out, by action."""
+        return {}
 
     # -- units that have an owner -------------------------------------------------------------------------------------
 

@@ -5,6 +5,7 @@ Parameters, the segments of computation that read them, and what these leave in 
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -169,6 +170,14 @@ class ModelSpec:
     activations: Callable[[tuple[int, ...], str], ActivationBytes] | None = None
     tensor_size: int = 1
     divided: bool = False
+
+    @functools.cached_property
+    def _hash(self) -> int:
+        return hash((self.params, self.segments, self.activations))
+
+    def __hash__(self) -> int:
+        """Worked out once: plans look up what they know by the model."""
+        return self._hash
 
     @property
     def psi(self) -> int:

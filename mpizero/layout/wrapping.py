@@ -6,6 +6,7 @@ names.
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -60,7 +61,7 @@ class Wrapping:
         """Of psi, what does not train."""
         return sum(unit.numel for unit in self.units if unit.frozen)
 
-    @property
+    @functools.cached_property
     def trained(self) -> tuple[int, ...]:
         """The units that are not frozen."""
         return tuple(index for index, unit in enumerate(self.units) if not unit.frozen)

@@ -52,18 +52,18 @@ class Need:
     given: str
 
 
-def needs() -> list[Need]:
-    """Peak 70 TFLOP/s, sequence 1024."""
+def needs(seq: int = SEQ) -> list[Need]:
+    """Peak 70 TFLOP/s. seq: tokens of a sample, the papers' unless told."""
     def at(what: str, ait: float, bandwidth: float) -> Need:
         return Need(what, ait, bandwidth, efficiency(ait, bandwidth), "bandwidth")
 
     def wanted(what: str, ait: float, share: float) -> Need:
         return Need(what, ait, bandwidth_for(share, ait), share, "efficiency")
 
-    return [at("parameters and gradients, batch 1", ait_params(SEQ, 1), 70e9),
-            wanted("parameters and gradients, batch 2", ait_params(SEQ, 2), 0.9),
-            wanted("optimizer states, batch 2", ait_optimizer(SEQ, 2), 0.9),
-            at("optimizer states, batch 2", ait_optimizer(SEQ, 2), 1.5e12),
+    return [at("parameters and gradients, batch 1", ait_params(seq, 1), 70e9),
+            wanted("parameters and gradients, batch 2", ait_params(seq, 2), 0.9),
+            wanted("optimizer states, batch 2", ait_optimizer(seq, 2), 0.9),
+            at("optimizer states, batch 2", ait_optimizer(seq, 2), 1.5e12),
             at("activation checkpoints, hd 2048", ait_activations(2048), 2e9)]
 
 

@@ -10,19 +10,19 @@ from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
-from mpizero.layout import MASTER, OWNED, SHARDED, stored_states
+from mpizero.layout import DEVICE, MASTER, OWNED, SHARDED, stored_states
 from mpizero.memory.kinds import ACTIVATIONS, KEPT_INPUT
 from mpizero.papers.activations import recompute_checkpoints, transformer_activations
 from mpizero.papers.compare import others
 from mpizero.papers.states import form_text, plain, stage_bytes
-from mpizero.plan.options import (
-    WIDTH, Options, add_batch, add_model, add_optimizer, add_step, batch_of, described, head, k_text, step_of, wrapped,
-)
+from mpizero.plan.options import WIDTH, Options, add_batch, add_model, argument_type, told_batch, wrapped
 from mpizero.plan.rates import add_gpu, gpu_of
+from mpizero.plan.steps import add_optimizer, add_step, described, head, k_text, step_of
+from mpizero.plan.tiers import show_tiers, tiers_of
 from mpizero.planner import MemoryPlan, formula_after_backward, fullest_and_emptiest, plan_memory
 from mpizero.planner.model import OURS, PROGRAMS, PlannedModel
 from mpizero.planner.need import actions_peak, digest_peak
-from mpizero.quantities import in_units
+from mpizero.quantities import in_units, parse_memory
 from mpizero.schedule import Setup
 from mpizero.schedule import show as show_action
 from mpizero.schedule.actions import Phase
@@ -34,10 +34,13 @@ EXAMPLE = "memory --params 7.5e9 --ranks 64 --stage 2 --compare"
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
     add_model(parser)
-    add_step(parser)
+    add_step(parser, hosts=False)
     add_optimizer(parser)
     add_batch(parser, "adds activations of --gpt or --model mlp")
     add_gpu(parser, "how much of its memory is left")
+    for tier in ("device", "host"):
+        parser.add_argument(f"--{tier}-memory", type=argument_type(parse_memory), metavar="SIZE",
+                            help="of a rank: how much of it is left")
     parser.add_argument("--actions", action="store_true", help="the bytes after every action of the step")
     parser.add_argument("--compare", action="store_true",
                         help="what FSDP2, DeepSpeed, Megatron, accelerate and the papers say, and why")
@@ -49,15 +52,18 @@ def answer(options: Options) -> dict[str, Any]:
     model, step = step_of(options)
     fullest, emptiest = fullest_and_emptiest(step.geometry)
     step = replace(step, geometry=fullest)
-    plan = plan_memory(step.lists.step(), fullest)
+    actions = step.lists.longest()
+    plan = plan_memory(actions, fullest)
     found, gpu = {**described(model, step), **_states(plan), **_formulas(step)}, gpu_of(options)
     if emptiest is not fullest:
         found["places"] = {"fullest": fullest.shard_rank, "emptiest": emptiest.shard_rank}
-        found["emptiest"] = _states(plan_memory(step.lists.step(), emptiest))
+        found["emptiest"] = _states(plan_memory(actions, emptiest))
     if gpu is not None:
         found["gpu"] = {"name": gpu.name, "memory": gpu.memory, "left_bytes": gpu.memory - plan.peak_bytes}
-    if options["batch_size"] is not None or options["tokens"] is not None:
-        found["activations"] = _activations(model, step, batch_of(options, model)[0])
+    batch = told_batch(options, model)
+    if batch is not None:
+        found["activations"] = _activations(model, step, batch)
+    found |= tiers_of(model, step, options, batch)
     if options["actions"]:
         found["actions"] = [{"action": show_action(point.action), "live": sum(point.live.values()),
                              "peak": point.peak_bytes, **point.live} for point in plan.points]
@@ -93,9 +99,12 @@ def _formulas(step: Setup) -> dict[str, Any]:
         unpadded += plain(Fraction(geometry.itemsize * frozen, shards if sharded else 1))
         text += (f" of the psi that train, and {geometry.itemsize} psi{f'/{ranks}' if sharded else ''} of the "
                  f"{frozen:,} that are frozen")
+    formula = formula_after_backward(geometry)
+    if geometry.placement.tiers.optimizer is not DEVICE:
+        unpadded, text = formula, f"{text} as far as it rests on the device,"
     return {"optimizer": optimizer.name, "optimizer_bytes": geometry.optimizer_bytes,
             "master_weights": MASTER in stored_states(optimizer, dtype),
-            "formula": formula_after_backward(geometry), "formula_without_padding": unpadded, "formula_text": text}
+            "formula": formula, "formula_without_padding": unpadded, "formula_text": text}
 
 
 def _activations(model: PlannedModel, step: Setup, batch: int) -> dict[str, Any] | None:
@@ -104,7 +113,7 @@ def _activations(model: PlannedModel, step: Setup, batch: int) -> dict[str, Any]
     if not model.programs:
         return None
     tables = {program: model.activations(program, batch, step.geometry.dtype) for program in model.programs}
-    plans = {program: plan_memory(step.lists.step(), step.geometry, each) for program, each in tables.items()}
+    plans = {program: plan_memory(step.lists.longest(), step.geometry, each) for program, each in tables.items()}
     live = {program: [sum(point.live[kind] for kind in ACTIVATIONS) for point in plan.points]
             for program, plan in plans.items()}
     peaks, ours, context = {program: max(each) for program, each in live.items()}, plans[OURS].points, model.context
@@ -112,7 +121,7 @@ def _activations(model: PlannedModel, step: Setup, batch: int) -> dict[str, Any]
     device = {program: max(sum(point.live.values()) for point in plan.points) for program, plan in plans.items()}
     places = [step.geometry.at(shard_rank) for shard_rank in step.geometry.representatives]
     device[OURS] = max(peak.nbytes for place in places for peak in (
-        digest_peak(place), actions_peak(step.lists.step(), place, tables[OURS])) if peak)
+        digest_peak(place), actions_peak(step.lists.longest(), place, tables[OURS])) if peak)
     found: dict[str, Any] = {"batch_size": batch, "context": context, "device_peak": device[OURS],
                              "device_peak_of": device, "after_forward": live[OURS][turn],
                              "kept_inputs": max(point.live[KEPT_INPUT] for point in ours),
@@ -146,6 +155,7 @@ def show(answer: dict[str, Any]) -> str:
         parts[2] += f"\nOn {answer['gpu']['name']} the peak leaves {_left(answer['gpu']['left_bytes'])}."
     if "activations" in answer:
         parts.append(_show_activations(answer["activations"]))
+    parts.append(show_tiers(answer))
     if "actions" in answer:
         parts.append(table(["after", "live bytes", "peak meanwhile"],
                            [[row["action"], row["live"], row["peak"]] for row in answer["actions"]]))

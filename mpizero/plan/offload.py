@@ -7,12 +7,12 @@ the papers' own, of V100s; the seconds of a step are of --gpu and its flags.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 from mpizero.papers import intensity, partition
 from mpizero.papers.offload import PUBLISHED_DELAYED, PUBLISHED_PARAMS, PUBLISHED_UPDATE, V100, offload_step
-from mpizero.plan.options import Options, argument_type, count, wrapped
+from mpizero.plan.options import Options, argument_type, count, ignored, wrapped
 from mpizero.plan.rates import add_machine, machine_of
 from mpizero.quantities import in_units, parse_count
 from mpizero.text import table
@@ -38,19 +38,30 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
                         help="of the model (partitions 1: bytes per parameter; step 10e9)")
     add_machine(parser, *RATES)
     parser.add_argument("--seq", type=argument_type(count), default=intensity.SEQ, metavar="T",
-                        help=f"tokens of a sample ({intensity.SEQ})")
+                        help=f"tokens of a sample, for --bandwidth and --step ({intensity.SEQ})")
 
 
 def answer(options: Options) -> dict[str, Any]:
     """A key for each section. partitions: traffic and device_bytes for `params` parameters; host: nodes off the
     device."""
     wanted = [name for name in SECTIONS if options[name]] or list(SECTIONS)
+    _check(options, wanted)
     makers: dict[str, Callable[[Options], dict[str, Any]]] = {
         "partitions": _partitions, "bandwidth": _bandwidth, "loading": _loading, "largest": _largest, "step": _step}
     found: dict[str, Any] = {}
     for name in wanted:
         found |= makers[name](options)
     return found
+
+
+def _check(options: Options, wanted: Collection[str]) -> None:
+    """ConfigError for what no section that is wanted takes."""
+    if not {"partitions", "step"} & set(wanted):
+        ignored(options, ("params",), "is for --partitions and --step alone")
+    if not {"bandwidth", "step"} & set(wanted) and options["seq"] != intensity.SEQ:
+        ignored(options, ("seq",), "is for --bandwidth and --step alone")
+    if "step" not in wanted:
+        ignored(options, ("gpu", "machine", *RATES), "is of the machine whose --step is timed")
 
 
 def _partitions(options: Options) -> dict[str, Any]:
@@ -64,7 +75,8 @@ def _partitions(options: Options) -> dict[str, Any]:
 
 
 def _bandwidth(options: Options) -> dict[str, Any]:
-    return {"peak_flops": intensity.PEAK, "bandwidth": [vars(need) for need in intensity.needs()]}
+    return {"peak_flops": intensity.PEAK, "seq": options["seq"],
+            "bandwidth": [vars(need) for need in intensity.needs(options["seq"])]}
 
 
 def _loading(options: Options) -> dict[str, Any]:
@@ -108,7 +120,7 @@ def _show_partitions(answer: dict[str, Any]) -> str:
 def _show_bandwidth(answer: dict[str, Any]) -> str:
     rows = [[row["what"], row["ait"], f"{in_units(row['bandwidth'])}/s", f"{100 * row['efficiency']:.1f} %",
              row["given"]] for row in answer["bandwidth"]]
-    what = f"at {answer['peak_flops'] / 1e12:g} TFLOP/s, sequence {intensity.SEQ}"
+    what = f"at {answer['peak_flops'] / 1e12:g} TFLOP/s, sequence {answer['seq']}"
     return table([what, "flop/byte", "bandwidth", "efficiency", "given"], rows)
 
 

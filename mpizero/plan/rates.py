@@ -72,7 +72,7 @@ def measured_of(options: Options) -> Measured | None:
 def with_host(options: Options) -> Options:
     """`options` with how many ranks share a host, where the user has not said: as many as when the machine was
     measured, or `RANKS_PER_HOST`."""
-    if options.get("ranks_per_host", 1) is not None:
+    if options.get("ranks_per_host", 1) is not None or options["ranks"] is None:
         return options
     measured = measured_of(options)
     return {**options, "ranks_per_host": measured and measured.ranks_per_host or RANKS_PER_HOST}

@@ -12,11 +12,10 @@ import math
 from dataclasses import replace
 from typing import Any
 
-from mpizero.cli import FLAGS
 from mpizero.dtypes import DTYPES, full_name
 from mpizero.errors import ConfigError
 from mpizero.plan.options import (
-    Options, add_batch, add_model, add_ranks, argument_type, batch_of, count, model_of, wrapped,
+    Options, add_as_train, add_batch, add_model, add_ranks, argument_type, batch_of, count, ignored, model_of, wrapped,
 )
 from mpizero.plan.rates import COMPUTE, LINKS, add_machine, facts, machine_of, rates_text
 from mpizero.planner import fullest_and_emptiest
@@ -31,6 +30,9 @@ from mpizero.text import counted
 HELP = "when each action would run, with and without prefetch"
 EXAMPLE = "timeline --units 4 --limit 2 --no-backward-prefetch"
 BY_HAND = {"forward": 2.0, "backward": 4.0, "all_gather": 1.5, "reduce_scatter": 1.5}  # seconds of one unit
+OF_A_MODEL = {"tiles": 1, "stage": "3", "accumulation": 1, "dtype": "float16", **dict.fromkeys((
+    "context", "ranks", "ranks_per_host", "batch_size", "tokens", "shard_size", "gpu", "machine", "nics", "rings",
+    *COMPUTE, *LINKS))}  # flag -> what it is unless given
 UNITS, RANKS = 4, 2  # of a timeline by hand
 LIMIT = 2  # gathered units: one computes while the next is gathered, as FSDP's limit_all_gathers allows
 STAGES = ("0", "1", "2", "3", "3-broadcast")
@@ -52,8 +54,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
                         help="gather for a backward only when the one before is reduced")
     parser.add_argument("--forward-prefetch", type=argument_type(_depth), default=0, metavar="DEPTH",
                         help="segments gathered ahead in forward (0)")
-    for name in ("recompute", "recompute-interval"):
-        parser.add_argument(f"--{name}", default=FLAGS[name].default, **FLAGS[name].metadata)
+    add_as_train(parser, "recompute", "recompute-interval")
     parser.add_argument("--limit", type=argument_type(_depth), default=LIMIT, metavar="K",
                         help=f"gathered units that may hold memory at once ({LIMIT}, as FSDP's; 0: no limit)")
     parser.add_argument("--synchronous", action="store_true",
@@ -103,10 +104,9 @@ def _settings(options: Options, **more: Any) -> StepSettings:
 
 
 def _by_hand(options: Options) -> tuple[Setup, Costs, dict[str, Any]]:
-    """The step, its durations, and what was asked."""
-    if options["tiles"] != 1:
-        raise ConfigError(f"`tiles` {options['tiles']} cuts the matrices of a model: name one, as by --gpt, or leave "
-                          "it out")
+    """The step, its durations, and what was asked. ConfigError for what is of a model."""
+    ignored(options, [name for name, usual in OF_A_MODEL.items() if options[name] != usual],
+            "is of a model, and none is named (as by --gpt)")
     units = options["units"] or UNITS
     seconds: dict[str, Any] = {name: BY_HAND[name] if options[name] is None else options[name] for name in BY_HAND}
     return set_up(flat(units * GRAIN, units).spec, RANKS, _settings(options, stage="3")), Costs(**seconds), {

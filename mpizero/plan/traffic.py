@@ -6,11 +6,14 @@ import argparse
 from dataclasses import replace
 from typing import Any
 
-from mpizero.layout import OWNED
+from mpizero.layout import ADAM, DEVICE, NVME, OWNED, ActivationBytes
 from mpizero.papers.sharding import full_sharding, hybrid_sharding, hybrid_sharding_printed
-from mpizero.plan.options import Options, add_model, add_step, described, head, step_of, wrapped
+from mpizero.plan.options import Options, add_batch, add_model, ignored, told_batch, wrapped
 from mpizero.plan.rates import LINKS, add_machine, facts, machine_of, rates_text
+from mpizero.plan.steps import add_optimizer, add_step, described, head, step_of
+from mpizero.plan.tiers import own_table, steady_moves
 from mpizero.planner import formula_sent, formula_sizes, links, plan_traffic_by_shard_rank, sent_by_op, sent_bytes
+from mpizero.planner.model import PlannedModel
 from mpizero.quantities import in_units
 from mpizero.schedule import Setup
 from mpizero.text import counted, table
@@ -22,13 +25,16 @@ EXAMPLE = "traffic --params 13e9 --ranks 64 --shard-size 8 --ranks-per-host 8"
 def add_flags(parser: argparse.ArgumentParser) -> None:
     add_model(parser)
     add_step(parser)
+    add_optimizer(parser)
+    add_batch(parser, "with --offload checkpoints=cpu, whose inputs move")
     add_machine(parser, *LINKS)
 
 
 def answer(options: Options) -> dict[str, Any]:
     """Keys sent_bytes (of the rank that sends most, as are by_op and messages), all_ranks_bytes, inter_, intra_ and
-    host_bytes, seconds (one after the other), formulas, and what was asked."""
+    host_bytes, seconds (one after the other), formulas, moved_bytes (between tiers, by link), and what was asked."""
     model, step = step_of(options)
+    moved = steady_moves(step, _kept_inputs(model, step, options))
     by_shard_rank = plan_traffic_by_shard_rank(step.lists.step(), step.geometry)
     busiest = max(by_shard_rank, key=lambda shard_rank: sent_bytes(by_shard_rank[shard_rank]))
     sends, step = by_shard_rank[busiest], replace(step, geometry=step.geometry.at(busiest))
@@ -41,7 +47,23 @@ def answer(options: Options) -> dict[str, Any]:
             "messages": sum(send.rounds for send in sends), "by_op": sent_by_op(sends),
             "seconds": sum(machine.wire_seconds(*send.busiest, links.route(step.geometry.mesh, send.axis, per_host))
                            for send in sends), **facts(options, *LINKS),
-            "formulas": _formulas(step, per_host)}
+            "formulas": _formulas(step, per_host), "moved_bytes": moved}
+
+
+def _kept_inputs(model: PlannedModel, step: Setup, options: Options) -> ActivationBytes | None:
+    """The table that says how large they are, where they move. ConfigError for what says nothing of a message or a
+    move."""
+    tiers = step.geometry.placement.tiers
+    if tiers.optimizer is not NVME and options["optimizer"] != ADAM.name:
+        ignored(options, ("optimizer",), "changes no message, and a move only with `offload` optimizer=nvme")
+    if tiers.optimizer is not NVME:
+        ignored(options, ("momentum", "no_master_weights"),
+                "changes no message, and a move only with `offload` optimizer=nvme")
+    if tiers.checkpoints is DEVICE:
+        ignored(options, ("batch_size", "tokens"), "changes no message, and a move only with `offload` "
+                "checkpoints=cpu")
+        return None
+    return own_table(model, step, told_batch(options, model))
 
 
 def _formulas(step: Setup, per_host: int) -> dict[str, dict[str, Any]]:
@@ -83,6 +105,7 @@ def show(answer: dict[str, Any]) -> str:
             ("between hosts, by the rank that sends most there", answer["inter_host_bytes"]),
             ("inside its host, by the rank that sends most there", answer["intra_host_bytes"]),
             ("leaving the busiest host, all its ranks together", answer["host_bytes"])]
+    rows += [(f"moved between tiers, {link}", nbytes) for link, nbytes in answer["moved_bytes"].items() if nbytes]
     formulas = [[name, entry["formula"], f"{entry['bytes']:,.0f}"] for name, entry in answer["formulas"].items()]
     return "\n\n".join([
         head(answer),

@@ -36,8 +36,8 @@ def nothing_fits(question: Question, table: Sequence[Row]) -> str:
 def _tell(question: Question, row: Row) -> str:
     """A row that fits if hosts have enough of what was not told."""
     flags = {"host": "host_memory", "nvme": "nvme"}
-    needed = [tier for tier in flags if row.peak[tier] and tier in row.unknown]
-    where = " and ".join(f"{in_units(enough(row.peak[tier] * question.sharing))} of {TIER_WORDS[tier]} memory"
+    needed = [tier for tier in flags if row.needs[tier] and tier in row.unknown]
+    where = " and ".join(f"{in_units(enough(row.needs[tier] * question.sharing))} of {TIER_WORDS[tier]} memory"
                          for tier in needed)
     return (f"nothing fits on the devices alone. Stage {row.stage} with offload {row.offload} does if each host has "
             f"{where}: say so by {' and '.join(f'`{flags[tier]}`' for tier in needed)}")

@@ -11,6 +11,7 @@ from mpizero.planner.question import Question
 from mpizero.planner.seconds import Estimate
 from mpizero.planner.tiers import OFFLOADS, Offload
 from mpizero.planner.traffic import sent_bytes
+from mpizero.schedule import StepSettings
 
 STAGES = ("0", "1", "2", "3")
 CLOSE = 1.01  # rows within one percent of the fastest count as equally fast
@@ -26,8 +27,10 @@ class Row:
     stage: str
     offload: str
     shard_size: int
+    settings: StepSettings  # of the run
     at_rest: dict[str, int]
     peak: dict[str, int]
+    needs: dict[str, int]  # as of `Candidate`
     activations: int | None
     device_bytes: int
     sent_bytes: int
@@ -53,18 +56,15 @@ class Row:
         """It does, unless unknown activations are too large."""
         return not self.lacks and set(self.unknown) <= {"activations"}
 
-    @property
-    def needs(self) -> dict[str, int]:
-        return {**self.peak, "device": self.device_bytes}
-
 
 def rows(question: Question) -> list[Row]:
     """Every stage with every offload that makes sense for it."""
-    return [best_size(question, stage, offload) for stage in STAGES for offload in offloads(stage)]
+    return [best_size(question, stage, offload) for stage in STAGES for offload in offloads(stage, question.offload)]
 
 
-def offloads(stage: str) -> list[Offload]:
-    return [offload for offload in OFFLOADS if stage in offload.stages]
+def offloads(stage: str, asked: Offload | None = None) -> list[Offload]:
+    """What makes sense, or what is asked, if the stage can have it."""
+    return [offload for offload in (OFFLOADS if asked is None else (asked,)) if stage in offload.stages]
 
 
 def preferred(found: Sequence[Row], ranks: int) -> Row:
@@ -83,13 +83,13 @@ def best_size(question: Question, stage: str, offload: Offload) -> Row:
     largest = candidates[-1]
     times = {candidate.size: candidate.estimate(largest) for candidate in candidates}
     tried = candidates[::-1] if question.ours else [largest]
-    if all(candidate.verdict[0] for candidate in tried):
+    if not any(candidate.has_room for candidate in tried):
         return _row(min(tried, key=lambda candidate: candidate.activations[1]), times)
     found: list[Row] = []
     for candidate in sorted(candidates, key=lambda candidate: times[candidate.size].seconds):
         if found and times[candidate.size].seconds > CLOSE * found[0].seconds:
             break
-        if not candidate.verdict[0]:
+        if candidate.has_room:
             found.append(_row(candidate, times))
     return preferred(found, question.ranks)
 
@@ -97,9 +97,8 @@ def best_size(question: Question, stage: str, offload: Offload) -> Row:
 def anything_fits(question: Question) -> bool:
     """Whether stage 3 or 2 fits in its largest shard group: bytes alone, without the seconds."""
     candidates = (Candidate(question, stage, offload, question.sizes(stage)[-1])
-                  for stage in ("3", "2") for offload in offloads(stage))
-    return any(not lacks and set(unknown) <= {"activations"}
-               for lacks, unknown in (candidate.verdict for candidate in candidates))
+                  for stage in ("3", "2") for offload in offloads(stage, question.offload))
+    return any(candidate.has_room and set(candidate.verdict[1]) <= {"activations"} for candidate in candidates)
 
 
 def _row(chosen: Candidate, times: dict[int, Estimate]) -> Row:
@@ -107,7 +106,7 @@ def _row(chosen: Candidate, times: dict[int, Estimate]) -> Row:
     sends = [sent for phase in chosen.sends for sent in phase]
     leaving = leaving_bytes(sends, chosen.geometry.mesh, chosen.question.ranks_per_host)
     moved = sum(move.nbytes for move in chosen.tiers.moves)
-    return Row(chosen.stage, chosen.offload.name, chosen.size, chosen.tiers.at_rest, chosen.tiers.peak, kept, device,
-               sent_bytes(sends), leaving, moved, time.seconds, time.compute_seconds, time.exposed_seconds,
-               time.exposed, time.by_resource, time.bound_by, lacks, unknown,
-               {size: each.seconds for size, each in times.items()})
+    return Row(chosen.stage, chosen.offload.name, chosen.size, chosen.settings, chosen.tiers.at_rest,
+               chosen.tiers.peak, chosen.needs, kept, device, sent_bytes(sends), leaving, moved, time.seconds,
+               time.compute_seconds, time.exposed_seconds, time.exposed, time.by_resource, time.bound_by, lacks,
+               unknown, {size: each.seconds for size, each in times.items()})

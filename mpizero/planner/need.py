@@ -12,7 +12,8 @@ from mpizero.layout import (
     HOST, MASTER, NVME, READ_BLOCK, REPLICATED, ActivationBytes, Geometry, ParamSpec, rounding_block_numel,
     stored_states,
 )
-from mpizero.planner.footprint import at_rest, plan_memory
+from mpizero.planner.footprint import plan_memory
+from mpizero.planner.stored import at_rest
 from mpizero.schedule.actions import Action, show
 
 REST = "rest"  # what is done where nothing takes more than what rests

@@ -5,11 +5,17 @@ from __future__ import annotations
 import functools
 import math
 from dataclasses import dataclass, replace
+from typing import Any
 
-from mpizero.layout import ADAM, ActivationBytes, MeshShape, OptimizerSpec
+from mpizero.layout import ADAM, ActivationBytes, OptimizerSpec
 from mpizero.machine import Machine
 from mpizero.planner.model import OURS, PlannedModel
+from mpizero.planner.tiers import Offload
 from mpizero.schedule import StepSettings
+
+AHEAD = 1  # segments gathered before they are needed
+# of every list here, beside what is asked and tried
+SETTINGS: dict[str, Any] = {"overlap": True, "backward_prefetch": AHEAD, "forward_prefetch": AHEAD}
 
 
 @dataclass(frozen=True)
@@ -30,6 +36,8 @@ class Question:
     reduce_dtype: str | None = None
     optimizer: OptimizerSpec = ADAM
     shard_size: int | None = None  # None: every one that divides the ranks is tried
+    offload: Offload | None = None  # None: each that makes sense is tried
+    bucket_size: str | None = None
     activations: int | None = None  # bytes set aside; None: `program`'s, where the model has shapes
     recompute: bool = False
     recompute_interval: int = 1
@@ -53,11 +61,6 @@ class Question:
     def ours(self) -> bool:
         """Whether activations are this project's own, of which all bytes are known."""
         return self.table is not None and self.whose == OURS
-
-    @property
-    def interval(self) -> int | None:
-        """Of recompute; None: without."""
-        return self.recompute_interval if self.recompute else None
 
     @property
     def room(self) -> int:
@@ -88,9 +91,11 @@ class Question:
             return [self.shard_size]
         return divisors(self.ranks)[1:] or [1]
 
-    def mesh(self, stage: str, size: int) -> MeshShape:
-        """ConfigError where `size` does not divide the ranks."""
-        return StepSettings(stage, size).mesh(self.ranks)
+    def settings(self, stage: str, offload: Offload, size: int) -> StepSettings:
+        """Of the run that is planned. ConfigError where there can be none."""
+        return StepSettings(stage, size if StepSettings(stage).shards else None, self.accumulation,
+                            recompute=self.recompute, recompute_interval=self.recompute_interval,
+                            bucket_size=self.bucket_size, offload=offload.setting, **SETTINGS)
 
 
 @functools.lru_cache

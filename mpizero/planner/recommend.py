@@ -133,7 +133,7 @@ def _waits_long(row: Row) -> bool:
 
 def _fitting(question: Question, best: Row, batch: int) -> Row | None:
     """The row of the same stage and offload with another batch, if it fits."""
-    offload = next(each for each in offloads(best.stage) if each.name == best.offload)
+    offload = next(each for each in offloads(best.stage, question.offload) if each.name == best.offload)
     row = best_size(question.batch(batch), best.stage, offload)
     return row if row.might_fit else None
 

@@ -13,10 +13,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from mpizero.layout import DEVICE, HOST, NVME, ActivationBytes, Geometry, Tier, Tiers, offload_text
+from mpizero.layout import DEVICE, HOST, NVME, ActivationBytes, Geometry, Tier, Tiers, offload_text, parse_offload
 from mpizero.memory.kinds import MODEL_STATE
-from mpizero.planner.footprint import Doing, at_rest, buffers, gradients_made, value_bytes, walk
+from mpizero.planner.books import Doing, Step, gradients_made, walk, walked
+from mpizero.planner.stored import at_rest, buffers, value_bytes
 from mpizero.schedule.actions import Action
+from mpizero.schedule.flow import flow
 
 TIERS = (DEVICE, HOST, NVME)
 LINKS = {(DEVICE, HOST): "down", (HOST, DEVICE): "up", (HOST, NVME): "nvme", (NVME, HOST): "nvme"}
@@ -44,6 +46,13 @@ OFFLOADS = (
     Offload("nvme", Tiers(NVME, NVME), ("3",)),
 )
 NONE = OFFLOADS[0]
+
+
+def offload_of(text: str) -> Offload:
+    """What a setting stands for, at every stage that can have it. ConfigError for what means nothing."""
+    tiers = parse_offload(text)
+    name = next((each.name for each in OFFLOADS if each.tiers == tiers), offload_text(tiers) or NONE.name)
+    return Offload(name, tiers, NONE.stages if tiers.params is DEVICE else ("3",))
 
 
 @dataclass(frozen=True)
@@ -77,10 +86,15 @@ class TierPlan:
 def plan_tiers(actions: Iterable[Action], geometry: Geometry, activations: ActivationBytes | None = None) -> TierPlan:
     """Walk a whole step, from rest to rest. activations: of a microbatch; None leaves them out. The device's bytes are
     those of `plan_memory`."""
+    return tiers_of(flow(actions, geometry), geometry, activations)
+
+
+def tiers_of(steps: Iterable[Step], geometry: Geometry, activations: ActivationBytes | None = None) -> TierPlan:
+    """The same of what `flow` tells of a list."""
     states = {str(tier): sum(at_rest(geometry, tier).values()) for tier in TIERS}
     every = {tier: nbytes + buffers(geometry, activations, Tier(tier)) for tier, nbytes in states.items()}
     plan = TierPlan(dict(states), dict(states), dict(every))
-    for place, doing in enumerate(walk(actions, geometry, activations)):
+    for place, doing in enumerate(walked(steps, geometry, activations)):
         most, full = states[DEVICE], every[DEVICE]
         known = doing.inside is not None
         if doing.inside is not None:

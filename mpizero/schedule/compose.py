@@ -153,7 +153,7 @@ class Schedule:
     accumulate: Actions
     update: Actions
     zero_grad: Actions
-    evaluate: Actions
+    evaluate: Actions = field(default_factory=list)
     begin: Actions = field(default_factory=list)
     catch_up: Actions = field(default_factory=list)
     delay: int | None = None
@@ -170,8 +170,7 @@ class Schedule:
     @property
     def shelved(self) -> list[int]:
         """The segments whose kept inputs leave the device."""
-        going = (action.action if isinstance(action, Begin) else action for action in self.accumulate)
-        return sorted({action.segment for action in going if isinstance(action, DownloadKept)})
+        return shelved(self.accumulate)
 
     def before(self, course: Course) -> Actions:
         """From rest to where a step of this course begins."""
@@ -194,6 +193,12 @@ class Schedule:
                  *(delayed if late else [])]
         ended = not late or not steps[-1].late
         return [action for course in steps for action in self.along(course)] + ([] if ended else self.catch_up)
+
+
+def shelved(actions: Iterable[Action]) -> list[int]:
+    """The segments whose kept inputs leave the device."""
+    going = (action.action if isinstance(action, Begin) else action for action in actions)
+    return sorted({action.segment for action in going if isinstance(action, DownloadKept)})
 
 
 @dataclass(frozen=True)
@@ -233,7 +238,25 @@ def set_up(spec: ModelSpec, ranks: int, settings: StepSettings = StepSettings(),
 
 def schedule(strategy: Strategy, geometry: Geometry, settings: StepSettings) -> Schedule:
     """The lists of `strategy`, through the passes that `settings` name. IllegalSchedule unless each is proven legal."""
-    wrapping, limit = geometry.wrapping, settings.limit_all_gathers
+    forward = passes.without_saving(evaluate(strategy, geometry.wrapping))
+    lists = replace(composed(strategy, geometry, settings),
+                    evaluate=_overlapped(_placed(forward, geometry, settings), geometry, settings))
+    limit = settings.limit_all_gathers
+    step, skipped = lists.step(), lists.step(skipped=True)
+    # two steps in a row: one may leave behind what only the next one shows
+    for actions in ([*step, *step], [*skipped, *step], lists.evaluate):
+        validate(actions, geometry, limit)
+    if geometry.placement.delayed:
+        validate(_delayed(lists), geometry, limit, lag=1)
+    if geometry.wrapping.units and all(effect_of(action, geometry).updates is None for action in lists.update):
+        raise IllegalSchedule("the list of updates has none: the model would never learn")
+    return lists
+
+
+def composed(strategy: Strategy, geometry: Geometry, settings: StepSettings) -> Schedule:
+    """The lists of a step as `schedule` has them, not proven. But for buckets they depend on which axes of the mesh
+    are divided, not on how far."""
+    wrapping = geometry.wrapping
 
     def placed(actions: Iterable[Action]) -> Actions:
         return _placed(actions, geometry, settings)
@@ -243,19 +266,11 @@ def schedule(strategy: Strategy, geometry: Geometry, settings: StepSettings) -> 
 
     updates = placed(update(strategy, wrapping))
     lists = Schedule(overlapped(placed(accumulate(strategy, wrapping, settings.accumulation, settings.no_sync))),
-                     overlapped(updates), list(zero_grad(wrapping)),
-                     overlapped(placed(passes.without_saving(evaluate(strategy, wrapping)))))
-    step, skipped = lists.step(), lists.step(skipped=True)
-    # two steps in a row: one may leave behind what only the next one shows
-    for actions in ([*step, *step], [*skipped, *step], lists.evaluate):
-        validate(actions, geometry, limit)
-    if geometry.placement.delayed:
-        begin, end = passes.delayed(updates)
-        lists = replace(lists, begin=begin, catch_up=overlapped(end), delay=settings.delayed_update_after)
-        validate(_delayed(lists), geometry, limit, lag=1)
-    if wrapping.units and all(effect_of(action, geometry).updates is None for action in lists.update):
-        raise IllegalSchedule("the list of updates has none: the model would never learn")
-    return lists
+                     overlapped(updates), list(zero_grad(wrapping)))
+    if not geometry.placement.delayed:
+        return lists
+    begin, end = passes.delayed(updates)
+    return replace(lists, begin=begin, catch_up=overlapped(end), delay=settings.delayed_update_after)
 
 
 def _placed(actions: Iterable[Action], geometry: Geometry, settings: StepSettings) -> Actions:

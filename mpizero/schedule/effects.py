@@ -74,9 +74,16 @@ NOTHING = Effect()
 
 
 def effect_of(action: Action, geometry: Geometry) -> Effect:
-    """The effect of `action`. UnknownAction if it is none of ours."""
+    """The effect of `action`, worked out once for a geometry. UnknownAction if it is none of ours."""
     if not isinstance(action, Action):
         raise UnknownAction(action)
+    known: dict[Action, Effect] = geometry.effects
+    if action not in known:
+        known[action] = _effect_of(action, geometry)
+    return known[action]
+
+
+def _effect_of(action: Action, geometry: Geometry) -> Effect:
     if isinstance(action, Collective):
         return _collective(action, geometry)
     if isinstance(action, Share):

@@ -92,8 +92,10 @@ def test_a_fit_says_what_train_needs_with_its_flags(plan, size, context, batch):
     """The second once fitted into 28 MB by its plan, and its run did not."""
     asked = f"fit --gpt {size} --context {context} --ranks 4 --batch-size {batch} --activations-of mpizero"
     found, out = plan(f"{asked} --device-memory 28MB")
-    assert found["train_flags"] == "--overlap on --backward-prefetch 1 --forward-prefetch 1" and found["exact"]
-    assert found["train_flags"] in " ".join(out.split()) and "no margin is kept free" in " ".join(out.split())
+    words = " ".join(out.split())
+    assert found["exact"] and "no margin is kept free" in words
+    assert f"--batch-size {batch} --backward-prefetch 1 --forward-prefetch 1 --overlap on --optimizer adam and" in words
+    assert "--offload params=nvme,optimizer=nvme --nvme DIR" in words
     layers, width, heads, _ = map(int, size.split(","))
     for row in (row for row in found["rows"] if row["offload"] == "none"):
         config = replace(GPT, layers=layers, d_model=width, heads=heads, context=context, batch_size=batch,

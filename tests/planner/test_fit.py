@@ -11,10 +11,10 @@ from mpizero.machine import Machine
 from mpizero.memory.kinds import ACTIVATIONS
 from mpizero.papers import states
 from mpizero.planner import plan_memory
-from mpizero.planner.candidate import SETTINGS, Candidate
-from mpizero.planner.fit import CLOSE, preferred, rows
+from mpizero.planner.candidate import Candidate
+from mpizero.planner.fit import CLOSE, offloads, preferred, rows
 from mpizero.planner.model import PROGRAMS, flat, gpt, mlp
-from mpizero.planner.question import Question
+from mpizero.planner.question import SETTINGS, Question
 from mpizero.planner.recommend import recommend
 from mpizero.planner.tiers import NONE, plan_tiers
 from mpizero.schedule import StepSettings, set_up
@@ -236,6 +236,19 @@ def test_a_larger_shard_group_never_needs_more():
         for less, more in zip(found[1:], found, strict=False):
             for key, row in less.items():
                 assert all(row.needs[tier] <= more[key].needs[tier] for tier in row.needs), key
+
+
+@pytest.mark.parametrize("ask", [ALL, replace(ALL, activations=None), SMALL, replace(SMALL, program="mpizero"),
+                                 replace(SMALL, program="mpizero", recompute=True, accumulation=2)],
+                         ids=["bare", "unknown", "pytorch", "own", "recompute"])
+def test_nothing_that_fits_is_passed_over(ask):
+    """What is there in any case is never more than what is needed, and nearly that much where one unit is all."""
+    for model in (ask.model, flat(10**6, 1)) if ask.activations else (ask.model,):
+        for stage in "0123":
+            for offload in offloads(stage):
+                candidate = Candidate(replace(ask, model=model), stage, offload, ask.sizes(stage)[-1])
+                assert all(candidate._least(tier) <= candidate.needs[tier] for tier in candidate.needs)
+    assert Candidate(ALL, "2", NONE, 64)._least("device") > 0.9 * Candidate(ALL, "2", NONE, 64).needs["device"]
 
 
 def test_sizes_divide_the_ranks():

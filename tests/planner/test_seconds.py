@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
+from itertools import product
 
 import pytest
 
 from mpizero.layout import Axis, MeshShape, mesh_shape, optimizer_spec
 from mpizero.machine import GPUS, Machine, Route
 from mpizero.planner import links, plan_traffic
-from mpizero.planner.candidate import SETTINGS, Candidate
+from mpizero.planner.candidate import Candidate
 from mpizero.planner.costs import machine_costs
 from mpizero.planner.fit import STAGES, offloads, rows
 from mpizero.planner.model import flat, gpt, mlp
-from mpizero.planner.question import Question, divisors
+from mpizero.planner.question import SETTINGS, Question, divisors
 from mpizero.planner.costs import update_bytes
 from mpizero.planner.timeline import simulate
 from mpizero.planner.traffic import Sent, sent_bytes
@@ -26,15 +27,18 @@ ASK = Question(gpt(2, 8, 2, 11, context=6), ranks=12, ranks_per_host=4, device_m
                nvme=None, machine=Machine(), tokens=18, batch_size=3, accumulation=2)
 
 
+@pytest.mark.parametrize("more", [{}, {"recompute": True, "recompute_interval": 2}, {"bucket_size": "1KiB"}],
+                         ids=["plain", "recompute", "buckets"])
 @pytest.mark.parametrize("stage, size", [("0", 1), *((stage, size) for stage in STAGES[1:] for size in (1, 2, 4, 12))])
-def test_lists_are_those_of_a_run(stage, size):
+def test_lists_are_those_of_a_run(stage, size, more):
     """One list for all meshes, weighed on this one, is the list that a run on it executes."""
-    for model in (ASK.model, mlp()):
-        settings = StepSettings(stage, None if stage == "0" else size, 2, **SETTINGS)
+    for model, offload in product((ASK.model, mlp()), offloads(stage)):
+        settings = StepSettings(stage, None if stage == "0" else size, 2, offload=offload.setting, **SETTINGS, **more)
         step = set_up(model.spec, 12, settings)
-        candidate = Candidate(replace(ASK, model=model), stage, offloads(stage)[0], size)
+        candidate = Candidate(replace(ASK, model=model, **more), stage, offload, size)
         actions = step.lists.step()
-        assert candidate.geometry == step.geometry and candidate._step[0] == actions
+        assert candidate.settings == settings
+        assert candidate.geometry == step.geometry and candidate.actions == actions
         sends = [sent for phase in candidate.sends for sent in phase]
         assert sends == plan_traffic(actions, step.geometry)
         placed = links.split({0: sends}, step.geometry, 4)

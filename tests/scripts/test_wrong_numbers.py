@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 from mpizero.papers import activations, compare, fragmentation, intensity, offload, partition, published, states
-from mpizero.planner import footprint
+from mpizero.planner import stored
 from tests.scripts.written import CALL, SCRIPTS, written
 from tests.support.launch import ROOT
 
 
 @pytest.mark.parametrize("name, demo, module, attribute, value", [
-    ("01_memory", 1, footprint, "update_block_numel", lambda numel: numel // 2),
+    ("01_memory", 1, stored, "update_block_numel", lambda numel: numel // 2),
     ("01_memory", 1, compare, "megatron", lambda psi, *_: [compare.Estimate("", 18 * psi, "")]),
     ("01_memory", 2, states, "form",
      lambda stage, *_: {"0": (16, 0), "1": (4, 12), "2": (4, 12), "3": (0, 16)}[stage]),
