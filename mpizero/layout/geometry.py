@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
 
 from mpizero.dtypes import ITEMSIZE
 from mpizero.layout.mesh import Axis, MeshShape
@@ -28,6 +30,11 @@ class Geometry:
     reduce_dtype: str | None = None
     sum_dtype: str | None = None
     shard_rank: int = 0
+
+    @cached_property
+    def effects(self) -> dict[Any, Any]:
+        """What `schedule.effect_of` has found: of each action, its effect here."""
+        return {}
 
     @property
     def replicas(self) -> int:

@@ -65,8 +65,21 @@ from mpizero.schedule.values import Value
 NOTHING = Effect()
 
 
+MOST_KNOWN = 2**14  # effects that a geometry keeps: a list's, unless it is of very many microbatches
+
+
 def effect_of(action: Action, geometry: Geometry) -> Effect:
-    """The effect of `action`. UnknownAction if it is none of ours."""
+    """The effect of `action`, worked out once. UnknownAction if it is none of ours."""
+    known = geometry.effects
+    effect = known.get(action)
+    if effect is None:
+        effect = _effect(action, geometry)
+        if len(known) < MOST_KNOWN:
+            known[action] = effect
+    return effect
+
+
+def _effect(action: Action, geometry: Geometry) -> Effect:
     if not isinstance(action, Action):
         raise UnknownAction(action)
     if isinstance(action, Collective):
