@@ -34,8 +34,9 @@ from mpizero.memory.ledger import Ledger
 from mpizero.memory.links import Link, make_links
 from mpizero.memory.regions import Storage
 from mpizero.optim import ALONE, SGD, Adam, Lion, LossScaler, Optimizer, Workers
-from mpizero.planner import moved_by_link, plan_memory, plan_traffic, sent_bytes
+from mpizero.planner import moved_by_link, plan_traffic, sent_bytes
 from mpizero.planner.need import Peak, host_peak
+from mpizero.planner.tiers import plan_tiers
 from mpizero.quantities import in_units
 from mpizero.schedule import Course, Schedule, Setup, set_up, updates_on
 from mpizero.text import counted
@@ -217,9 +218,8 @@ def _check_host(setup: Setup, world: Group) -> None:
     """OutOfDeviceMemory where this host has no room for the model states of its ranks. Before any rank fills some of
     it."""
     actions, geometry, here = setup.lists.longest(), setup.geometry, world.hosts[world.rank]
-    peaks = {shard_rank: sum(plan_memory(actions, geometry.at(shard_rank), tier=tier).peak_bytes
-                             for tier in (DEVICE, HOST))
-             for shard_rank in geometry.representatives}
+    plans = {shard_rank: plan_tiers(actions, geometry.at(shard_rank)).peak for shard_rank in geometry.representatives}
+    peaks = {shard_rank: peak[DEVICE] + peak[HOST] for shard_rank, peak in plans.items()}
     planned = [peaks[geometry.like(geometry.mesh.coordinate(rank, Axis.SHARD))]
                for rank, host in enumerate(world.hosts) if host == here]
     available = available_bytes()

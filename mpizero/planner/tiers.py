@@ -133,6 +133,8 @@ def moved_by_link(actions: Iterable[Action], geometry: Geometry, activations: Ac
     """Bytes of a step over each link, both directions together: keys device-host and host-nvme. after: as `walk` takes
     it."""
     totals = {f"{DEVICE}-{HOST}": 0, f"{HOST}-{NVME}": 0}
+    if geometry.placement.tiers == Tiers():  # all rests on the device
+        return totals
     for doing in walk(actions, geometry, activations, after):
         for way, nbytes in moved(doing, geometry, activations):
             totals[link_name(way)] += nbytes

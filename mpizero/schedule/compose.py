@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import NamedTuple
 
 from mpizero.dtypes import reduction
@@ -233,6 +234,12 @@ def set_up(spec: ModelSpec, ranks: int, settings: StepSettings = StepSettings(),
     mesh, strategy = settings.mesh(ranks), STRATEGIES[settings.stage]
     geometry = Geometry(wrap(spec, ranks, policy), settings.placement, mesh, dtype, optimizer, reduce_dtype,
                         sum_dtype)
+    return _composed(strategy, geometry, settings)
+
+
+@lru_cache(maxsize=16)  # runs of one process often differ in what no list depends on
+def _composed(strategy: Strategy, geometry: Geometry, settings: StepSettings) -> Setup:
+    """Whoever asks for the same shares its lists, and what is known of its geometry."""
     return Setup(settings, strategy, geometry, schedule(strategy, geometry, settings))
 
 

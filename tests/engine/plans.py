@@ -7,7 +7,7 @@ from mpizero.engine.config import TrainConfig
 from mpizero.engine.job import Job, prepare
 from mpizero.engine.moves import moved_bytes
 from mpizero.engine.trainer import AGREEMENT_OPS, Progress, run_steps
-from mpizero.layout import DEVICE
+from mpizero.layout import DEVICE, HOST, NVME
 from mpizero.planner import plan_memory, plan_traffic
 from mpizero.planner.footprint import Computation
 from mpizero.planner.tiers import moved_by_link
@@ -29,8 +29,9 @@ def follows_its_plan(job: Job) -> Progress:
     progress = run_steps(job, steps=1)
     actions = job.lists.step(skipped=progress.skipped > 0)
     plan = plan_memory(actions, job.geometry, activations)
-    elsewhere = {tier: plan_memory(actions, job.geometry, activations, tier=tier)
-                 for tier in job.tiers if tier is not DEVICE}
+    used = set(vars(job.geometry.placement.tiers).values())
+    used |= {HOST} if NVME in used else set()  # files are read through buffers
+    elsewhere = {tier: plan_memory(actions, job.geometry, activations, tier=tier) for tier in used - {DEVICE}}
     planned_moves, seen = moved_by_link(actions, job.geometry, activations), []
     assert [record.action for record in executor.timeline] == actions
     for record, point in zip(executor.timeline, plan.points, strict=True):
@@ -38,6 +39,9 @@ def follows_its_plan(job: Job) -> Progress:
         if plan.exact or not isinstance(point.action, Computation):
             assert record.peak_bytes == point.device_bytes, point.action
         for tier, (live, peak_bytes) in record.elsewhere.items():
+            if tier not in used:
+                assert not any(live.values()) and not peak_bytes, (tier, point.action)
+                continue
             there = elsewhere[tier].points[len(seen)]
             assert {kind: live[kind] for kind in there.live} == there.live, (tier, point.action)
             assert peak_bytes == there.device_bytes, (tier, point.action)

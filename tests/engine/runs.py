@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+import pytest
 
 from mpizero.comm import Group
 from mpizero.engine.config import TrainConfig
@@ -29,6 +33,21 @@ class Outcome:
 
     def arrays(self, name: str) -> np.ndarray:
         return np.frombuffer(self.states[name], np.float32)
+
+
+def dealt(names: str, *axes: Sequence[Any]) -> pytest.MarkDecorator:
+    """Parametrizes the product of the axes, each cell on 4 ranks and on 1, or on 3 and on 2, by turns: half of what all
+    four numbers would take, and each value of an axis still meets all of them where there is another axis.
+
+    names: of `parametrize`. axes: their values; a tuple is those of several names.
+    """
+    cells = []
+    for cell in itertools.product(*map(enumerate, axes)):
+        values = [value for _, each in cell for value in (each if isinstance(each, tuple) else (each,))]
+        words = "-".join(str(getattr(value, "model", value)) for value in values)
+        cells += [pytest.param(ranks, *values, id=f"n={ranks}-{words}")
+                  for ranks in ((4, 1), (3, 2))[sum(place for place, _ in cell) % 2]]
+    return pytest.mark.parametrize(f"group, {names}", cells, indirect=["group"])
 
 
 def outcome(job: Job, records: list[StepRecord]) -> Outcome:

@@ -12,7 +12,7 @@ from mpizero.engine.trainer import run_steps
 from mpizero.memory.kinds import WORKSPACE
 from mpizero.schedule.actions import AllReduceBucket, ReduceScatterBucket
 from tests.engine.plans import follows_its_plan
-from tests.engine.runs import GPT, MLP
+from tests.engine.runs import GPT, MLP, dealt
 from tests.engine.test_frozen import states
 
 SMALL = replace(MLP, hidden=7, steps=2, clip=0.5, batch_size=2)
@@ -43,10 +43,10 @@ def check(config, group, *runs):
         assert buckets(job)
 
 
-@pytest.mark.parametrize("options", [
+@dealt("options", [
     {}, {"dtype": "float32", "no_sync": True, "accumulation": 2}, {"dtype": "bfloat16", **EVEN},
     {"reduce_dtype": "float32", **EVEN}, {"sum_dtype": "float32", "accumulation": 2},
-    {"dtype": "float32", "reduce_dtype": "bfloat16", "sum_dtype": "float32"}], ids=str)
+    {"dtype": "float32", "reduce_dtype": "bfloat16", "sum_dtype": "float32"}])
 def test_same_bits_in_every_precision(group, options):
     if "bfloat16" in options.values():
         pytest.importorskip("ml_dtypes")

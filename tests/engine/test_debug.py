@@ -29,7 +29,9 @@ def test_ranks_with_other_lists_are_told(group):
     assert all(job.mesh.group(axis).checked for axis in Axis) and job.ledger.debug
     gathers = [place for place, action in enumerate(job.lists.accumulate) if action == Unshard(0)]
     if group.rank == 0:
-        job.lists.accumulate[gathers[0]] = Unshard(1)
+        actions = list(job.lists.accumulate)
+        actions[gathers[0]] = Unshard(1)
+        job = replace(job, lists=replace(job.lists, accumulate=actions))
     with pytest.raises(CommunicationError, match="ranks call different collectives: .*layers.0.*layers.1|"
                                                  "ranks call different collectives: .*layers.1.*layers.0"):
         run_steps(job, steps=1)

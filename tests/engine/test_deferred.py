@@ -23,13 +23,12 @@ from mpizero.nn.init import Initial
 from mpizero.nn.mlp import mlp
 from mpizero.nn.model import DRAW_BLOCK
 from mpizero.schedule import STRATEGIES
-from tests.engine.runs import GPT, MLP
+from tests.engine.runs import GPT, MLP, dealt
 
 WRAPPINGS = {"a unit a segment": None, "one unit": lambda name: "all", "a unit a parameter": lambda name: name}
 
 
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
-@pytest.mark.parametrize("stage", list(STRATEGIES))
+@dealt("stage, dtype", list(STRATEGIES), ["float16", "bfloat16", "float32"])
 def test_equal_to_a_model_that_is_drawn_whole(group, stage, dtype):
     if dtype == "bfloat16":
         pytest.importorskip("ml_dtypes")

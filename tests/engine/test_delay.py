@@ -19,7 +19,7 @@ from mpizero.layout import DEVICE, HOST
 from mpizero.optim import Adam
 from mpizero.planner import plan_memory
 from mpizero.schedule import Course, StepSettings
-from tests.engine.runs import GPT, MLP, outcome, run
+from tests.engine.runs import GPT, MLP, dealt, outcome, run
 from tests.engine.serial import Serial
 
 CPU, ALL = "optimizer=cpu", "params=cpu,optimizer=cpu"
@@ -44,7 +44,7 @@ def same_as_serial(job, records, serial):
         assert found[name] == expected, name
 
 
-@pytest.mark.parametrize("way, delay, dtype", [
+@dealt("way, delay, dtype", [
     *((way, 2, "float16") for way in WAYS), *((way, 0, "float32") for way in ("0", "2", "3 all"))])
 def test_bits_of_a_serial_delayed_adam(group, way, delay, dtype):
     job = prepare(replace(LATE, **WAYS[way], dtype=dtype, delayed_update_after=delay), group)
@@ -90,7 +90,7 @@ def test_stages_replicas_and_threads_have_the_same_bits(group, monkeypatch):
         assert halves[0] == halves[1] and np.allclose(halves[0].losses, expected.losses)
 
 
-@pytest.mark.parametrize("options", [
+@dealt("options", [
     {}, {"overlap": "on", "accumulation": 2}, {"stage": "3", "offload": ALL}, {"stage": "0"},
     {"stage": "3-broadcast", "overlap": "on"}, {"stage": "3", "no_master_weights": True, "offload": ALL},
     {"stage": "2", "dtype": "float32", "optimizer": "lion"}])

@@ -20,7 +20,7 @@ from mpizero.layout.files import buffer_bytes
 from mpizero.memory import regions
 from mpizero.schedule.actions import OptimStep
 from tests.engine.plans import follows_its_plan, run_as_planned
-from tests.engine.runs import GPT, MLP, run
+from tests.engine.runs import GPT, MLP, dealt, run
 from tests.memory.storages import poke
 
 OPTIMIZER, ALL = "optimizer=nvme", "params=nvme,optimizer=nvme"
@@ -48,8 +48,7 @@ SETTINGS = [("0", OPTIMIZER, {"dtype": "float32", "optimizer": "lion"}),
             ("3-broadcast", ALL, {"accumulation": 2, **OVERLAP})]
 
 
-@pytest.mark.parametrize("stage, offload, options", SETTINGS,
-                         ids=lambda part: part if isinstance(part, str) else "-".join(part))
+@dealt("stage, offload, options", SETTINGS)
 def test_same_bits_and_as_planned(group, tmp_path, stage, offload, options):
     config = replace(TINY, **{"stage": stage, **({"loss_scale": None} if "dtype" in options else {}), **options})
     same = run_as_planned(replace(config, offload=offload, nvme=str(tmp_path)), group)[1] == run(config, group)[1]

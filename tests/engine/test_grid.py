@@ -10,12 +10,12 @@ from mpizero.engine.job import prepare
 from mpizero.engine.trainer import run_steps
 from mpizero.schedule import STRATEGIES
 from tests.engine.plans import follows_its_plan
-from tests.engine.runs import MLP
+from tests.engine.runs import MLP, dealt
 from tests.engine.test_frozen import states
 
 
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
-@pytest.mark.parametrize(("accumulation", "freeze"), [(1, ()), (2, ("layers.0.weight", "layers.3.*")), (4, ())])
+@dealt("dtype, accumulation, freeze", ["float16", "bfloat16", "float32"],
+       [(1, ()), (2, ("layers.0.weight", "layers.3.*")), (4, ())])
 def test_parameters_and_moments_are_the_same_at_every_stage(group, dtype, accumulation, freeze):
     if dtype == "bfloat16":
         pytest.importorskip("ml_dtypes")

@@ -19,7 +19,7 @@ from mpizero.errors import CheckpointError, OutOfDeviceMemory
 from mpizero.nn.init import Constant
 from mpizero.schedule import STRATEGIES, set_up
 from tests.engine.plans import follows_its_plan
-from tests.engine.runs import GPT, MLP
+from tests.engine.runs import GPT, MLP, dealt
 
 pytestmark = pytest.mark.usefixtures("few_held_out")
 
@@ -65,8 +65,7 @@ def dies_below(config, group, need):
     assert job.ledger.action == need.during
 
 
-@pytest.mark.parametrize("config", [LARGE_MLP, SMALL_GPT], ids=["mlp", "gpt"])
-@pytest.mark.parametrize("stage", list(STRATEGIES))
+@dealt("stage, config", list(STRATEGIES), [LARGE_MLP, SMALL_GPT])
 def test_at_every_stage(group, stage, config):
     config = replace(config, stage=stage)
     need = fits_exactly(config, group)
@@ -74,7 +73,7 @@ def test_at_every_stage(group, stage, config):
         dies_below(config, group, need)
 
 
-@pytest.mark.parametrize("name", list(VARIED))
+@dealt("name", list(VARIED))
 def test_whatever_is_set(group, name):
     fits_exactly(VARIED[name], group)
 
@@ -118,8 +117,7 @@ def test_plan_memory_tells_it_too(plan):
         assert "device, all kinds: mpizero's own, exact" in out
 
 
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
-@pytest.mark.parametrize("stage", list(STRATEGIES))
+@dealt("stage, dtype", list(STRATEGIES), ["float16", "bfloat16", "float32"])
 def test_every_action_of_a_gpt_is_planned(group, stage, dtype):
     """Model states, activations, and what lives within an action: by kind afterwards, and in all meanwhile."""
     if dtype == "bfloat16":

@@ -15,7 +15,7 @@ from mpizero.errors import OutOfDeviceMemory
 from mpizero.layout import HOST
 from mpizero.memory.ledger import Ledger
 from tests.engine.plans import follows_its_plan, run_as_planned
-from tests.engine.runs import GPT, MLP, run
+from tests.engine.runs import GPT, MLP, dealt, run
 
 CPU, ALL = "optimizer=cpu", "params=cpu,optimizer=cpu"
 STAGES = ["0", "1", "1-allreduce", "2", "3", "3-broadcast"]
@@ -34,12 +34,10 @@ SETTINGS = {
 }
 
 
-@pytest.mark.parametrize("stage, options", [
-    pytest.param(stage, options, id=f"{name}-{stage}") for name, (options, stages) in SETTINGS.items()
-    for stage in stages])
-def test_same_bits_and_as_planned(group, stage, options):
+@dealt("name, stage", [(name, stage) for name, (_, stages) in SETTINGS.items() for stage in stages])
+def test_same_bits_and_as_planned(group, name, stage):
     """An addition on the host that copied instead would show from the second microbatch on."""
-    config = replace(MLP, stage=stage, steps=2, clip=0.5, **options)
+    config = replace(MLP, stage=stage, steps=2, clip=0.5, **SETTINGS[name][0])
     expected = run(config, group)[1]
     for offload in offloads(stage):
         assert run_as_planned(replace(config, offload=offload), group)[1] == expected

@@ -22,13 +22,13 @@ from mpizero.nn.init import Normal
 from mpizero.optim import SGD, Adam, Lion
 from mpizero.schedule import STRATEGIES
 from tests.engine.plans import follows_its_plan
-from tests.engine.runs import MLP, run
+from tests.engine.runs import MLP, dealt, run
 
 SMALL = replace(MLP, steps=2, lr=1e-2, weight_decay=0.1)
 LION = {"optimizer": "lion", "betas": "0.8,0.9"}
 
 
-@pytest.mark.parametrize("fields, dtype, alone, k", [
+@dealt("fields, dtype, alone, k", [
     ({"optimizer": "adamw"}, "float16", True, 8), (LION, "float16", False, 8), (LION, "bfloat16", True, 4),
     ({"optimizer": "sgd"}, "bfloat16", False, 8), ({"optimizer": "sgd"}, "float32", False, 4),
     ({"optimizer": "sgd", "momentum": 0}, "float16", True, 0),

@@ -12,7 +12,7 @@ from mpizero.engine.trainer import run_steps
 from mpizero.errors import CommunicationError
 from mpizero.schedule.actions import Begin
 from tests.engine.plans import follows_its_plan, run_as_planned
-from tests.engine.runs import GPT, MLP, outcome, run
+from tests.engine.runs import GPT, MLP, dealt, outcome, run
 
 AHEAD = {"backward_prefetch": 2, "forward_prefetch": 1, "limit_all_gathers": 2}
 
@@ -24,8 +24,8 @@ def outcomes_with(stream, config, group):
     return job, outcome(job, run_steps(job, steps=config.steps - 1).records + follows_its_plan(job).records)
 
 
-@pytest.mark.parametrize("stage", ["0", "1", "1-allreduce", "2", "3", "3-broadcast"])
-@pytest.mark.parametrize("precision", [{}, {"sum_dtype": "float32"}, {"dtype": "float32"}], ids=["16", "sums", "32"])
+@dealt("precision, stage", [{}, {"sum_dtype": "float32"}, {"dtype": "float32"}],
+       ["0", "1", "1-allreduce", "2", "3", "3-broadcast"])
 def test_same_bits_and_as_planned(group, stage, precision):
     ahead = AHEAD if stage[0] == "3" else {}
     config = replace(MLP, stage=stage, accumulation=2, steps=2, clip=0.5, **ahead, **precision)

@@ -20,7 +20,7 @@ from mpizero.memory.kinds import GRAD
 from mpizero.schedule import STRATEGIES
 from mpizero.schedule.actions import ReduceScatterGrad
 from tests.engine.plans import follows_its_plan
-from tests.engine.runs import GPT, MLP, outcome, run
+from tests.engine.runs import GPT, MLP, dealt, outcome, run
 
 # of parameters, of messages, of sums (None: as before it)
 PRECISIONS = [("float16", "float32", None), ("float16", None, "float32"), ("float16", "bfloat16", None),
@@ -37,15 +37,15 @@ def configured(config, precision, **more):
     return replace(config, dtype=dtype, reduce_dtype=wire, sum_dtype=sums, **more)
 
 
-@named(PRECISIONS)
-def test_every_stage_computes_the_same_bits_as_planned(group, precision):
+@dealt("dtype, wire, sums", PRECISIONS)
+def test_every_stage_computes_the_same_bits_as_planned(group, dtype, wire, sums):
     pytest.importorskip("ml_dtypes")
-    same_at_every_stage(configured(MLP, precision, steps=2, accumulation=2, clip=0.5), group)
+    same_at_every_stage(configured(MLP, (dtype, wire, sums), steps=2, accumulation=2, clip=0.5), group)
 
 
-@named(PRECISIONS[:2])
-@pytest.mark.parametrize("accumulation, no_sync", [(1, False), (4, False), (4, True)])
-def test_accumulated_or_not(group, precision, accumulation, no_sync):
+@dealt("dtype, wire, sums, accumulation, no_sync", PRECISIONS[:2], [(1, False), (4, False), (4, True)])
+def test_accumulated_or_not(group, dtype, wire, sums, accumulation, no_sync):
+    precision = dtype, wire, sums
     same_at_every_stage(configured(MLP, precision, steps=2, accumulation=accumulation, no_sync=no_sync), group)
 
 

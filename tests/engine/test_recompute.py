@@ -23,7 +23,7 @@ from mpizero.planner import plan_memory
 from mpizero.schedule import STRATEGIES
 from mpizero.schedule.actions import Recompute
 from tests.engine.plans import follows_its_plan
-from tests.engine.runs import GPT, MLP, run
+from tests.engine.runs import GPT, MLP, dealt, run
 from tests.engine.test_frozen import states
 
 SMALL = replace(MLP, hidden=7, steps=2, clip=0.5, batch_size=2)
@@ -50,10 +50,9 @@ def recomputed(config, group, interval=1):
     return found
 
 
-@pytest.mark.parametrize("config, dtype, accumulation, interval", [
+@dealt("config, dtype, accumulation, interval", [
     (SMALL, "float16", 1, 1), (SMALL, "float16", 4, 3), (SMALL, "bfloat16", 2, 1), (SMALL, "float32", 1, 2),
-    (TEXTS, "float16", 2, 1), (TEXTS, "bfloat16", 4, 2)],
-    ids=lambda value: getattr(value, "model", None))
+    (TEXTS, "float16", 2, 1), (TEXTS, "bfloat16", 4, 2)])
 def test_same_bits_at_every_stage(group, config, dtype, accumulation, interval):
     if dtype == "bfloat16":
         pytest.importorskip("ml_dtypes")
@@ -63,9 +62,9 @@ def test_same_bits_at_every_stage(group, config, dtype, accumulation, interval):
         assert recomputed(replace(config, stage=stage), group, interval) == expected, stage
 
 
-@pytest.mark.parametrize("options", [
+@dealt("options", [
     AHEAD, LIMITED, {"shard_size": 1}, {"wrap": "3kB", **LIMITED},
-    {"freeze": ("h.0.*",)}, {"freeze": ("wte.*", "wpe.*", "h.1.mlp.*"), **AHEAD}], ids=str)
+    {"freeze": ("h.0.*",)}, {"freeze": ("wte.*", "wpe.*", "h.1.mlp.*"), **AHEAD}])
 def test_under_other_passes_and_wrappings(group, options):
     plain = replace(TEXTS, stage="3", accumulation=2, **options)
     expected = plainly(plain, group)

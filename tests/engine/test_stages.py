@@ -15,7 +15,7 @@ from mpizero.memory.kinds import MODEL_STATE
 from mpizero.memory.ledger import Ledger
 from mpizero.schedule import STRATEGIES
 from tests.engine.plans import follows_its_plan, run_as_planned
-from tests.engine.runs import GPT, MLP, outcome, run
+from tests.engine.runs import GPT, MLP, dealt, outcome, run
 from tests.planner.golden import AFTER_BACKWARD, SENT, STAGES
 
 MLP_16, GPT_32 = replace(MLP, steps=2, clip=0.5), replace(GPT, steps=2, clip=0.5)
@@ -24,12 +24,12 @@ MODES = [(1, False), (4, False), (2, True)]
 OTHER_MODES = [(1, False), (2, False), (4, True)]
 
 
-@pytest.mark.parametrize("config", [
+@dealt("config", [
     *(replace(MLP_16, accumulation=accumulation, no_sync=no_sync) for accumulation, no_sync in MODES),
     *(replace(GPT_32, accumulation=accumulation, no_sync=no_sync) for accumulation, no_sync in OTHER_MODES),
     *(replace(config, dtype=dtype, accumulation=2) for config, dtype in (
         (MLP_16, "float32"), (MLP_16, "bfloat16"), (GPT_32, "float16"), (GPT_32, "bfloat16"))),
-], ids=lambda config: f"{config.model} {config.dtype} {config.accumulation}{' no_sync' * config.no_sync}")
+])
 def test_every_stage_computes_the_same_bits_as_planned(group, config):
     """A GPT in float16 overflows at first: then a step without its update is what is planned."""
     outcomes = [run_as_planned(replace(config, stage=stage), group)[1] for stage in STRATEGIES]

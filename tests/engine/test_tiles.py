@@ -20,7 +20,7 @@ from mpizero.memory.kinds import UNSHARDED_GRAD, UNSHARDED_PARAM
 from mpizero.nn.mlp import mlp
 from mpizero.schedule import STRATEGIES
 from tests.engine.plans import run_as_planned
-from tests.engine.runs import GPT, MLP, run
+from tests.engine.runs import GPT, MLP, dealt, run
 from tests.engine.test_need import dies_below, fits_exactly
 
 SMALL = replace(MLP, hidden=7, steps=2, clip=0.5, batch_size=2, tiles=3)
@@ -72,7 +72,7 @@ def test_another_number_of_tiles_changes_rounding_alone(group, config):
     np.testing.assert_allclose(firsts[1:], [firsts[0]] * 2, rtol=2e-6)
 
 
-@pytest.mark.parametrize("tiles", [1, 2, 4, 8])
+@dealt("tiles", [1, 2, 4, 8])
 def test_whole_parameters_and_gradients_are_those_of_a_tile(group, few_held_out, tiles):
     """4 hd hd bytes of a Linear hd -> hd in float16 (MSWM: ZeRO-Infinity, sec. 3), over T; and its bias, two bytes a
     feature each."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
-import pytest
 
 from mpizero.data import Batch, TeacherTask
 from mpizero.engine.job import prepare
@@ -16,7 +15,7 @@ from mpizero.nn.init import Constant
 from mpizero.nn.mlp import LinearSegment, mlp
 from mpizero.nn.model import Model, Segment
 from mpizero.schedule import STRATEGIES
-from tests.engine.runs import MLP, distance, outcome, run, run_steps
+from tests.engine.runs import MLP, dealt, distance, outcome, run, run_steps
 
 CONFIG = replace(MLP, dtype="float32", steps=3, batch_size=4)
 
@@ -66,7 +65,7 @@ def own_unit(name):
     return name if name.startswith("expert") else name.rpartition(".")[0]
 
 
-@pytest.mark.parametrize("no_sync", [False, True])
+@dealt("no_sync", [False, True])
 def test_only_in_the_first_only_in_the_last(group, no_sync):
     """Expert 0 works in the first of three microbatches, 2 in the last; 1 on the last rank in the one between, or
     nowhere. One process sees the whole step at once, where all are used."""
@@ -88,7 +87,7 @@ def test_only_in_the_first_only_in_the_last(group, no_sync):
         assert distance(found[0], reference) < 1e-5
 
 
-@pytest.mark.parametrize("mode", [dict(no_sync=False), dict(no_sync=True), dict(freeze=("expert.1",))])
+@dealt("mode", [dict(no_sync=False), dict(no_sync=True), dict(freeze=("expert.1",))])
 def test_an_expert_that_nobody_uses_does_not_move(group, mode):
     """Whatever the storage of its gradient held: NaN here."""
     task = Task(experts(), Sorted(24, lambda place: 0))
