@@ -24,7 +24,7 @@ Result = TypeVar("Result")
 
 def open_storage(world: Group, folder: str | None, geometry: Geometry, ledgers: Mapping[Tier, Ledger],
                  links: Mapping[Way, Link], activations: ActivationBytes | None = None,
-                 segments: Iterable[int] = ()) -> Storage | None:
+                 segments: Mapping[int, bool] = {}) -> Storage | None:
     """This rank's file, with room for all that comes there; None where nothing does. Collective.
 
     folder: of this host. segments: whose inputs come there, of a microbatch of these `activations`. StorageError on

@@ -10,7 +10,7 @@ steps: the input of one is back before the next one is made.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from mpizero.dtypes import ITEMSIZE
@@ -42,9 +42,10 @@ class Space:
 
 
 def spaces(geometry: Geometry, activations: ActivationBytes | None = None,
-           segments: Iterable[int] = ()) -> tuple[Space, ...]:
+           segments: Mapping[int, bool] = {}) -> tuple[Space, ...]:
     """Of everything that is ever in the file, one after the other: of gradients too, which are there from backward to
-    the update alone; and of the inputs of `segments`, of a microbatch of these `activations`."""
+    the update alone; and of the inputs of `segments`, of a microbatch of these `activations`: of all of it, or of a
+    tensor parallel rank's part."""
     found, offset = list[Space](), 0
     for unit, name, numel, dtype in (*_states(geometry), *_inputs(geometry, activations, segments)):
         found.append(Space(unit, name, offset, numel, dtype))
@@ -53,10 +54,11 @@ def spaces(geometry: Geometry, activations: ActivationBytes | None = None,
 
 
 def _inputs(geometry: Geometry, activations: ActivationBytes | None,
-            segments: Iterable[int]) -> Iterator[tuple[int, str, int, str]]:
-    for segment in segments:
+            segments: Mapping[int, bool]) -> Iterator[tuple[int, str, int, str]]:
+    for segment, part in segments.items():
         assert activations is not None, "room is reserved for inputs whose size is known"
-        yield segment, KEPT, activations.input(segment) // geometry.itemsize, geometry.dtype
+        numel = activations.input(segment) // geometry.itemsize
+        yield segment, KEPT, numel // activations.ranks if part else numel, geometry.dtype
 
 
 def _states(geometry: Geometry) -> Iterator[tuple[int, str, int, str]]:

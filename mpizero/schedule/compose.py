@@ -169,8 +169,8 @@ class Schedule:
         return [*self.accumulate, *(self.catch_up if course.catches_up else []), *end]
 
     @property
-    def shelved(self) -> list[int]:
-        """The segments whose kept inputs leave the device."""
+    def shelved(self) -> dict[int, bool]:
+        """The segments whose kept inputs leave the device; whether a rank's part of them alone does."""
         return shelved(self.accumulate)
 
     def before(self, course: Course) -> Actions:
@@ -196,10 +196,10 @@ class Schedule:
         return [action for course in steps for action in self.along(course)] + ([] if ended else self.catch_up)
 
 
-def shelved(actions: Iterable[Action]) -> list[int]:
-    """The segments whose kept inputs leave the device."""
+def shelved(actions: Iterable[Action]) -> dict[int, bool]:
+    """The segments whose kept inputs leave the device; whether a rank's part of them alone does."""
     going = (action.action if isinstance(action, Begin) else action for action in actions)
-    return sorted({action.segment for action in going if isinstance(action, DownloadKept)})
+    return {action.segment: action.part for action in going if isinstance(action, DownloadKept)}
 
 
 @dataclass(frozen=True)
