@@ -35,7 +35,9 @@ GROWING = TrainConfig(model="mlp", hidden=",".join(map(str, range(48, 64))), sta
 @pytest.mark.parametrize("options, allocator, stage", [
     ({"overlap": "on"}, FIRST_FIT, "2"), ({"bucket_size": "397B", "accumulation": 2}, ARENA, "0"),
     ({"tiles": 2}, ARENA, "3"), ({"model": "gpt"}, ARENA, "2"),
-    ({"offload": "optimizer=cpu,checkpoints=cpu"}, ARENA, "3")], ids=["overlap", "bucket", "tiles", "gpt", "offload"])
+    ({"offload": "optimizer=cpu,checkpoints=cpu"}, ARENA, "3"),
+    ({"hidden": "8,64,1", "dtype": "float32"}, ARENA, "2")],  # of which a copy is more than all else in its forward
+    ids=["overlap", "bucket", "tiles", "gpt", "offload", "narrowing"])
 def test_same_bits_and_planned_bytes(group, options, allocator, stage):
     config = TEXTS if "model" in options else replace(SMALL, **options)
     _, *expected = trained(replace(config, stage=stage), group)
