@@ -60,6 +60,7 @@ class MLPSizes:
 
     def __post_init__(self) -> None:
         if isinstance(self.hidden, str):
+            parse_hidden(self.hidden)  # raises
             object.__setattr__(self, "layers", len(self.hidden.split(",")) + 1)
         _require_positive(self)
 

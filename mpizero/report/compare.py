@@ -16,7 +16,7 @@ from mpizero.text import readable
 # Settings that change bytes, messages and time, but not what is trained
 HOW = ("stage", "shard_size", "no_sync", "wrap", "tiles", "backward_prefetch", "forward_prefetch", "keep_last_unit",
        "limit_all_gathers", "overlap", "recompute", "recompute_interval", "partition_activations", "bucket_size",
-       "tensor_size", "offload", "device_memory", "allocator", "host_memory", "host_threads", "limit",
+       "tensor_size", "offload", "allocator", "device_memory", "host_memory", "host_threads", "limit",
        "check_replicas", "eval_every", "data", "save", "save_every", "keep", "resume")
 SPLIT = ("ranks", "batch_size", "accumulation")  # their product is what one step takes
 # What decides in which order terms are added, though it does not change them

@@ -13,7 +13,7 @@ from mpizero.engine.config import TrainConfig
 from mpizero.engine.job import prepare
 from mpizero.engine.resolve import resolve
 from mpizero.engine.trainer import run_steps
-from mpizero.errors import ConfigError, Fragmented, OutOfDeviceMemory
+from mpizero.errors import ConfigError, Fragmented, MpizeroError, OutOfDeviceMemory
 from mpizero.layout.models import MLPSizes, mlp_spec
 from mpizero.memory.addresses import ALIGNMENT, ALLOCATORS, ARENA, FIRST_FIT
 from mpizero.nn.mlp import mlp
@@ -35,7 +35,9 @@ GROWING = TrainConfig(model="mlp", hidden=",".join(map(str, range(48, 64))), sta
 @pytest.mark.parametrize("options, allocator, stage", [
     ({"overlap": "on"}, FIRST_FIT, "2"), ({"bucket_size": "397B", "accumulation": 2}, ARENA, "0"),
     ({"tiles": 2}, ARENA, "3"), ({"model": "gpt"}, ARENA, "2"),
-    ({"offload": "optimizer=cpu,checkpoints=cpu"}, ARENA, "3")], ids=["overlap", "bucket", "tiles", "gpt", "offload"])
+    ({"offload": "optimizer=cpu,checkpoints=cpu"}, ARENA, "3"),
+    ({"hidden": "8,64,1", "dtype": "float32"}, ARENA, "2")],  # of which a copy is more than all else in its forward
+    ids=["overlap", "bucket", "tiles", "gpt", "offload", "narrowing"])
 def test_same_bits_and_planned_bytes(group, options, allocator, stage):
     config = TEXTS if "model" in options else replace(SMALL, **options)
     _, *expected = trained(replace(config, stage=stage), group)
@@ -122,6 +124,9 @@ def test_a_file_of_weights_tells_the_widths():
     for sizes in (MLPSizes("8,16,4"), MLPSizes(8, 3)):
         shapes = {param.name: param.shape for param in mlp_spec(sizes).params}
         assert model_of(shapes, None, "a file") == sizes
+    for wrong in ((), (4,), (4, 0)):  # no matrix, or of no width
+        with pytest.raises(MpizeroError):
+            model_of({f"layers.{i}.weight": shape for i, shape in enumerate([(32, 8), wrong, (4, 16)])}, None, "a file")
 
 
 def test_unequal_widths_train_like_others(group):
