@@ -209,7 +209,7 @@ def test_tables_fit_a_terminal():
     assert shown[5].split()[1:6] == ["NO:", "moments", "228,592", "NO", "230,920"]
     hybrid = proof.show_hybrids([row | {"stage": "2", "shard_size": 2}, {**rows[0], "weights_equal_dp": False}])
     assert "2 x 2" in hybrid and "NO: weights" in hybrid and max(map(len, hybrid.split("\n"))) <= 100
-    large = dict.fromkeys(("device_peak", "host_peak", "nvme_peak"), 1_234_567)
+    large = dict.fromkeys(("device_peak", "host_peak", "nvme_peak"), 999_999)
     moved = {"device-host": 999_999, "host-nvme": 999_999}
     large |= {"stage": "3", "moved": moved, "tiers_equal_plan": True}
     away = proof.show_offload([row | large | {"offload": offload, "moves_equal_plan": offload != OFFLOADS[1]}

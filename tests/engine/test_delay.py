@@ -203,7 +203,7 @@ def test_seconds_and_trace_tell_of_updates(group):
 @pytest.mark.parametrize("change, words", [
     ({"offload": None}, "updates run on the device: use `offload` optimizer=cpu"),
     ({"offload": "optimizer=nvme"}, "updates run on states in files: use `offload` optimizer=cpu"),
-    ({"offload": "params=nvme,optimizer=nvme"}, "updates run on states in files: use `offload` optimizer=cpu"),
+    ({"stage": "3", "offload": "params=nvme,optimizer=nvme"}, "updates run on states in files: use `offload` opt"),
     ({"delayed_update_after": -1}, "`delayed_update_after` -1 is impossible: it must be at least 0"),
 ])
 def test_what_cannot_be(change, words):
