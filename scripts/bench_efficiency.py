@@ -4,19 +4,21 @@
     mpirun -n 2 python scripts/bench_efficiency.py --states params --batches 4 16  # parameters and gradients alone
     mpirun -n 1 python scripts/bench_efficiency.py --states checkpoints --limit 6MB/s
 
-A GPT trains with some of its states on the device and off it, in turn, several rounds of steps each; the link to where
-they rest is as slow as --limit says (if nothing does, so slow that moves take as long as computing in the middle one of
-the settings). Nothing overlaps, as the formula has it. AIT is counted from the list: operations of forward, backward
-and recompute over the bytes that a step moves over the link, both ways added up, as in the paper (units are smaller
-than a block of a file, so an update reads all of one before it writes). peak: operations a second of the run on the
-device, its collectives and update included. Efficiency is the device's seconds over those with moves, within a round;
-medians of rounds are told. Beside it: with --overlap on and a segment of prefetch, and what would be left if moves were
-hidden wherever something is computed. Status 1 where measured and formula are further apart than --bound, or a byte is
-off its plan.
+A GPT trains with some of its states off the device and on it, in turn, a step each; the link to where they rest is as
+slow as --limit says (if nothing does, so slow that moves take as long as computing in the middle one of the settings).
+Nothing overlaps, as the formula has it. AIT is counted from the list: operations of forward, backward and recompute
+over the bytes that a step moves over the link, both ways added up, as in the paper (units are smaller than a file's
+block, so an update reads all of one before it writes). Of a step's seconds, those in which the rank did not wait for a
+move are computing (collectives and update included): operations over them are peak, their share is efficiency.
+Medians of rounds are told. Beside it: the seconds of the run on the device over those of the run with moves, also with
+--overlap on and a segment of prefetch; other programs on the cores disturb these, since they compare different steps.
+at most: what would be left if moves were hidden wherever something is computed. Status 1 where efficiency and formula
+are further apart than --bound, or a byte is off its plan.
 """
 
 from __future__ import annotations
 
+import math
 import statistics
 import sys
 import tempfile
@@ -46,6 +48,7 @@ from mpizero.text import table  # noqa: E402
 SIZES = {"layers": 4, "d-model": 64, "heads": 4, "context": 64}
 AHEAD = {"overlap": "on", "backward_prefetch": 1, "forward_prefetch": 1}
 Row = dict[str, Any]
+Step = tuple[float, float]  # seconds, of them waiting for moves
 
 
 @dataclass(frozen=True)
@@ -67,30 +70,30 @@ STATES = {
 
 @dataclass
 class Case:
-    """A training run. rounds: seconds of a step in each, the median of its steps. reached: bytes a second of the
+    """A training run. rounds: (seconds, of them waiting for moves) of a step in each. reached: bytes a second of the
     limited link while something moved, in each. off_plan: steps whose bytes were not the planned ones."""
 
     job: Job
     link: str
-    rounds: list[float] = field(default_factory=list)
+    rounds: list[Step] = field(default_factory=list)
     reached: list[float] = field(default_factory=list)
     off_plan: int = 0
 
-    def run(self, steps: int) -> None:
-        """Collective."""
-        done = run_steps(self.job, steps=steps)
-        self.rounds.append(statistics.median(record.seconds for record in done.records))
+    def run(self) -> None:
+        """A step. Collective."""
+        done = run_steps(self.job, steps=1)
+        every = [move for link in self.job.links.values() for move in link.records]
+        moves = [move for move in every if move.link == self.link]
+        self.rounds.append((done.records[0].seconds, math.fsum(move.exposed for move in every)))
         self.off_plan += done.off_plan
-        moves = [move for link in self.job.links.values() for move in link.records if move.link == self.link]
         self.reached.append(sum(move.nbytes for move in moves) / max(sum(move.seconds for move in moves), 1e-9))
 
 
 @spelled()
 def main(argv: Sequence[str] | None = None) -> int:
     options = parser().parse_args(sys.argv[1:] if argv is None else argv)
-    for name in ("rounds", "steps"):
-        if getattr(options, name) < 1:
-            raise ConfigError(f"--{name} {getattr(options, name)} leaves nothing to measure: use 1 or more")
+    if options.rounds < 1:
+        raise ConfigError(f"--rounds {options.rounds} leaves nothing to measure: use 1 or more")
     world = start()
     on_rank_0(world, lambda: check_writable("--json", options.json))
     with tempfile.TemporaryDirectory() as folder:
@@ -117,8 +120,7 @@ def parser() -> Parser:
                            "(1 2 4)")
     made.add_argument("--limit", type=parse_rate, metavar="RATE", help="of the link, as 50MB/s (see above)")
     made.add_argument("--nvme", metavar="DIR", help="for states in files (a temporary folder)")
-    made.add_argument("--rounds", type=int, default=9, help="that count (9)")
-    made.add_argument("--steps", type=int, default=1, help="of each run in a round (1)")
+    made.add_argument("--rounds", type=int, default=7, help="that count (7)")
     made.add_argument("--bound", type=float, default=0.15, metavar="SHARE", help="status 1 beyond it (0.15)")
     made.add_argument("--json", metavar="FILE", help="write the rows to this file")
     return made
@@ -133,18 +135,19 @@ def measure(name: str, options: Any, world: Group, folder: str) -> Iterator[Row]
     settings = [(middle, interval) for interval in options.intervals] if states.recompute else [
         (batch, 1) for batch in options.batches]
     configs = [replace(same, batch_size=batch, recompute_interval=interval) for batch, interval in settings]
-    rate = options.limit or balanced(states, configs[len(configs) // 2], world, options.steps, folder)
+    rate = options.limit or balanced(states, configs[len(configs) // 2], world, folder)
     for config in configs:
         yield row(name, config, world, rate, options, folder)
 
 
-def balanced(states: States, config: TrainConfig, world: Group, steps: int, folder: str) -> float:
+def balanced(states: States, config: TrainConfig, world: Group, folder: str) -> float:
     """The rate at which moves take as long as computing, in two digits; the same on every rank."""
     case = Case(prepare(config, world), "")
-    for _ in range(2):
-        case.run(steps)
+    for _ in range(4):
+        case.run()
     _, nbytes = counted(prepare(moving(states, config, None, folder), world), states)
-    return float(gather_data(world, float(f"{nbytes / case.rounds[-1]:.1e}"))[0])
+    rate = nbytes / statistics.median(seconds for seconds, _ in case.rounds[1:])
+    return float(gather_data(world, float(f"{rate:.1e}"))[0])
 
 
 def moving(states: States, config: TrainConfig, rate: float | None, folder: str) -> TrainConfig:
@@ -171,7 +174,7 @@ def row(name: str, config: TrainConfig, world: Group, rate: float, options: Any,
                                                                                     replace(off, **AHEAD)))
     for _ in range(1 + options.rounds):  # the first, to become warm, does not count
         for case in (still, serial, ahead):
-            case.run(options.steps)
+            case.run()
     flops, nbytes = counted(serial.job, states)
     rounds = [judged(flops, nbytes, rate, *seconds)
               for seconds in list(zip(still.rounds, serial.rounds, ahead.rounds, strict=True))[1:]]
@@ -184,11 +187,13 @@ def row(name: str, config: TrainConfig, world: Group, rate: float, options: Any,
         "off_plan": still.off_plan + serial.off_plan + ahead.off_plan})[0]
 
 
-def judged(flops: int, nbytes: int, rate: float, still: float, serial: float, ahead: float) -> dict[str, float]:
+def judged(flops: int, nbytes: int, rate: float, still: Step, serial: Step, ahead: Step) -> dict[str, float]:
     """Of one round: efficiencies, of which `most` is what overlap could leave; peak in operations a second."""
-    peak = flops / still
-    return {"peak": peak, "efficiency": still / serial, "formula": efficiency(flops / nbytes, rate, peak),
-            "overlapped": still / ahead, "most": still / max(still, nbytes / rate)}
+    computing = serial[0] - serial[1]
+    peak = flops / computing
+    return {"peak": peak, "efficiency": computing / serial[0], "formula": efficiency(flops / nbytes, rate, peak),
+            "beside": still[0] / serial[0], "overlapped": still[0] / ahead[0],
+            "most": computing / max(computing, nbytes / rate)}
 
 
 def paper_ait(name: str, config: TrainConfig) -> float:
@@ -200,11 +205,11 @@ def paper_ait(name: str, config: TrainConfig) -> float:
 
 def show(rows: Sequence[Row], ranks: int, bound: float) -> str:
     head = ["what moves", "batch", "ci", "AIT", "paper's", "link", "reached", "GFLOP/s", "efficiency", "formula",
-            "apart", "overlap", "at most"]
+            "apart", "to device", "overlap", "at most"]
     body = [[STATES[each["states"]].words, each["batch_size"], each["interval"], f"{each['ait']:,.0f}",
-             f"{each['paper_ait']:,.0f}", f"{in_units(each['rate'])}/s", f"{100 * each['reached'] / each['rate']:.0f} %",
-             f"{each['peak'] / 1e9:.1f}", *(f"{100 * each[key]:.1f} %" for key in ("efficiency", "formula")),
-             f"{100 * each['apart']:+.1f} %", *(f"{100 * each[key]:.1f} %" for key in ("overlapped", "most"))]
+             f"{each['paper_ait']:,.0f}", f"{in_units(each['rate'])}/s", f"{each['reached'] / each['rate']:.0%}",
+             f"{each['peak'] / 1e9:.2f}", *(f"{100 * each[key]:.1f} %" for key in ("efficiency", "formula")),
+             f"{100 * each['apart']:+.1f} %", *(f"{100 * each[key]:.1f} %" for key in ("beside", "overlapped", "most"))]
             for each in rows]
     worst = max(abs(each["apart"]) for each in rows)
     return (table(head, body) + f"\n{ranks} rank{'s' * (ranks > 1)}; at most {100 * worst:.1f} % apart (bound "

@@ -53,9 +53,10 @@ def test_seconds_follow_the_file(plan):
 
 
 def test_rates_of_the_dtype(plan):
-    own = {"float32": {"peak_flops": 4e10, "efficiency": 0.25}}
+    own = {"float32": {"peak_flops": 4e10, "efficiency": 0.25, "host_adam": 5e7}}
     wide, out, _ = plan(f"fit {MODEL} --device-memory 80GB --dtype float32", RATES, by_dtype=own)
     assert (wide["machine"]["peak_flops"], wide["machine"]["efficiency"]) == (4e10, 0.25)
+    assert wide["machine"]["host_adam"] == 5e7
     assert wide["machine"]["update_bandwidth"] == 2e9 and "40 GFLOP/s" in out and "of 16-bit operands" not in out
     assert plan(f"fit {MODEL} --device-memory 80GB", RATES, by_dtype=own)[0]["machine"]["peak_flops"] == 1e10
     assert "of 16-bit operands" in plan(f"fit {MODEL} --device-memory 80GB --dtype float32", RATES)[1]

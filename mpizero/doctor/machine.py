@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -51,14 +52,17 @@ def compute_rates(speeds: Speeds, hosts: Sequence[str]) -> tuple[dict[str, float
     by_dtype = {}
     for dtype, products in speeds.matmul.items():
         peak = min(products)
-        by_dtype[dtype] = {"peak_flops": peak, "efficiency": min(min(speeds.block[dtype]) / peak, 1.0),
-                           "update_bandwidth": UPDATE_BYTES * min(speeds.update[dtype])}
-    together: Counter[str] = Counter()
-    for host, rate in zip(hosts, speeds.host_update, strict=True):
-        together[host] += rate  # type: ignore[assignment]
+        by_dtype[dtype] = {
+            "peak_flops": peak, "efficiency": min(min(speeds.block[dtype]) / peak, 1.0),
+            "update_bandwidth": UPDATE_BYTES * min(speeds.update[dtype]),
+            "host_adam": min(_by_host(speeds.update[dtype], hosts))}
     copied = min(speeds.copied)
-    return {**by_dtype[OWN], "memory_bandwidth": 2 * copied, "host_bandwidth": copied,
-            "host_adam": min(together.values())}, by_dtype
+    return {**by_dtype[OWN], "memory_bandwidth": 2 * copied, "host_bandwidth": copied}, by_dtype
+
+
+def _by_host(rates: Sequence[float], hosts: Sequence[str]) -> list[float]:
+    """What the ranks of each host do together."""
+    return [math.fsum(rate for rate, place in zip(rates, hosts, strict=True) if place == host) for host in set(hosts)]
 
 
 def stated_link(host: Host) -> tuple[float, str] | None:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from mpizero.comm import Group, all_gather_values, barrier, cores_each
+from mpizero.comm import Group, all_gather_values, barrier
 from mpizero.doctor.host import read
 from mpizero.dtypes import numpy_dtype
 from mpizero.engine.update_rate import DTYPES, adam
@@ -21,7 +21,7 @@ from mpizero.memory.ledger import Uncounted
 from mpizero.nn.gpt import gpt
 from mpizero.nn.ops.gradients import Gradients
 from mpizero.nn.ops.matmul import matmul
-from mpizero.optim import ALONE, Workers
+from mpizero.optim import ALONE
 from mpizero.planner.model import gpt as planned_gpt
 
 EACH = 0.2  # seconds for one kind of work, or a call
@@ -39,15 +39,13 @@ class Speeds:
     """What each rank does in a second while all do the same. busy: cores that other programs keep busy on its host,
     seen by each host's first rank, nan for the others. alone: operations in float32 of each host's first rank
     while the others sleep, again nan for those. matmul, block: operations by dtype; of plain products, and of a GPT
-    block, forward and backward. update: elements by dtype, of Adam in one thread;
-    host_update: in float16, in a thread for each core that a rank has. copied: bytes."""
+    block, forward and backward. update: elements by dtype, of Adam in one thread, as a rank runs it. copied: bytes."""
 
     busy: tuple[float, ...]
     alone: tuple[float, ...]
     matmul: dict[str, tuple[float, ...]]
     block: dict[str, tuple[float, ...]]
     update: dict[str, tuple[float, ...]]
-    host_update: tuple[float, ...]
     copied: tuple[float, ...]
 
 
@@ -62,10 +60,8 @@ def measure(world: Group) -> Speeds:
         matmuls[dtype] = _each(world, _matmul(dtype), 2 * SIDE**3)
         blocks[dtype] = _each(world, _block(dtype), block_flops())
         updates[dtype] = _each(world, partial(adam(dtype, ELEMENTS), ALONE), ELEMENTS)
-    workers = Workers(cores_each(world.hosts, world.rank))
-    threaded = _each(world, partial(adam("float16", ELEMENTS), workers), ELEMENTS)
     source, target = np.ones(COPIED, np.uint8), np.zeros(COPIED, np.uint8)
-    return Speeds(tuple(busy), alone, matmuls, blocks, updates, threaded,
+    return Speeds(tuple(busy), alone, matmuls, blocks, updates,
                   _each(world, lambda: np.copyto(target, source), COPIED))
 
 

@@ -203,7 +203,7 @@ class TrainConfig:
     host_memory: str | None = _option(None, "the same of what a rank keeps in the host's memory (unlimited)",
                                       metavar="SIZE")
     host_threads: int | None = _option(None, "threads of a rank's update where that runs on the host; changes no bit "
-                                       "(its cores over its ranks)", type=int, metavar="T")
+                                       "(1)", type=int, metavar="T")
     limit: str | None = _option(None, "slow the links between tiers down to those of another machine, as in host=3GB/s "
                                 "(no)", metavar="LINK=RATE")
     debug: bool = _option(False, "compare each collective with other ranks' before it runs, and fill new and freed "

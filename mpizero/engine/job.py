@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 
-from mpizero.comm import Group, Mesh, TrafficLog, cores_each, mesh, overlaps, stream_for
+from mpizero.comm import Group, Mesh, TrafficLog, mesh, overlaps, stream_for
 from mpizero.data import Batch, global_samples, until
 from mpizero.engine.alike import compare_data, compare_model, compare_settings
 from mpizero.engine.config import Settings, TrainConfig
@@ -204,14 +204,15 @@ def prepare(config: TrainConfig, world: Group, *, task: Task | None = None, poli
     executor = Executor(task, setup.wrapping, units, written, rooms, links, grid.group(Axis.TENSOR), stream,
                         geometry.placement.tiers.checkpoints)
     return Job(config, settings, task, world, grid, geometry, setup.lists, tiers, links, storage, log, state, executor,
-               optimizer, _workers(settings, geometry, world))
+               optimizer, _workers(settings, geometry))
 
 
-def _workers(settings: Settings, geometry: Geometry, world: Group) -> Workers:
-    """The threads of this rank's updates: several where these run on the host."""
+def _workers(settings: Settings, geometry: Geometry) -> Workers:
+    """The threads of this rank's updates: those asked for where these run on the host. One unless asked: in the blocks
+    of an update, after each of whose operations a thread needs the interpreter, two are slower."""
     if updates_on(geometry.placement) is DEVICE:
         return ALONE
-    return Workers(settings.host_threads or cores_each(world.hosts, world.rank))
+    return Workers(settings.host_threads or 1)
 
 
 def _check_host(setup: Setup, world: Group) -> None:

@@ -5,9 +5,9 @@ thread of the link, like the copy engine of a device: NumPy copies large blocks 
 is taken and given back by the rank alone, so bytes never depend on the thread.
 
 [Note: A slower link] Host and device are one memory here. `rate` makes a link as slow as another machine's: after each
-chunk whoever copies sleeps until a link of that rate would be done. Nothing passes a link before somebody sends it, so a
-link that had nothing to do has no credit, however long that was: else moves of less than a chunk would pass for nothing.
-Inside a move there is credit for a chunk, so that one that was late, or a sleep that was long, costs no bandwidth.
+chunk whoever copies sleeps until a link of that rate would be done. Nothing passes a link before somebody sends it, so
+a link that had nothing to do has no credit, however long that was: else moves of less than a chunk would pass for
+nothing. Inside a move there is credit for a chunk, so one that was late, or a long sleep, costs no bandwidth.
 """
 
 from __future__ import annotations

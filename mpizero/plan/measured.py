@@ -13,7 +13,7 @@ from mpizero.machine import ETHERNET, ETHERNET_SOURCE, Machine
 from mpizero.text import counted
 
 NAMES = tuple(field.name for field in fields(Machine))
-BY_DTYPE = ("peak_flops", "efficiency", "update_bandwidth")
+BY_DTYPE = ("peak_flops", "efficiency", "update_bandwidth", "host_adam")
 # without which a file says nothing of the machine; the rest has a default that says where it comes from
 NEEDED = ("peak_flops", "memory_bandwidth", "intra_bandwidth")
 MOST, MOST_RATE = 10**6, 1e30  # NICs, ranks; a second

@@ -32,4 +32,4 @@ def speeds(ranks=4, rates=None, alone=2e10, busy=0.0):
     same = {dtype: (1e10,) * ranks for dtype in DTYPES}
     return Speeds((busy,) * ranks, (alone,) * ranks, same | {"float32": tuple(rates or (1e10,) * ranks)},
                   {dtype: (5e9,) * ranks for dtype in DTYPES}, {dtype: (1e8,) * ranks for dtype in DTYPES},
-                  (1.5e8,) * ranks, (3e9,) * ranks)
+                  (3e9,) * ranks)

@@ -10,6 +10,7 @@ from mpizero.doctor.fit import Timing, fitted, misses, nics_of
 from mpizero.doctor.host import Interface
 from mpizero.doctor.judge_links import carrier, judge
 from mpizero.doctor.machine import Links, as_machine, compute_rates, described, link_rates
+from mpizero.plan.measured import BY_DTYPE
 from tests.doctor.samples import ETH, HOST, LO, facts, speeds
 
 SIZES = [4**power * 1024 for power in range(8)]
@@ -67,9 +68,18 @@ def test_links_that_side_by_side_rings_share():
 
 def test_rates_of_computing_are_those_of_the_slowest():
     rates, by_dtype = compute_rates(speeds(rates=(1e10, 8e9, 2e10, 1e10)), "aabb")
-    assert by_dtype["float32"] == {"peak_flops": 8e9, "efficiency": 0.625, "update_bandwidth": 28e8}
-    assert rates == {**by_dtype["float16"], "memory_bandwidth": 6e9, "host_bandwidth": 3e9, "host_adam": 3e8}
+    assert by_dtype["float32"] == {"peak_flops": 8e9, "efficiency": 0.625, "update_bandwidth": 28e8, "host_adam": 2e8}
+    assert rates == {**by_dtype["float16"], "memory_bandwidth": 6e9, "host_bandwidth": 3e9}
     assert by_dtype["float16"]["efficiency"] == 0.5
+
+
+def test_updates_of_a_host_are_those_of_all_its_ranks():
+    """Of the host that is slowest; a plan reads the rate of its dtype."""
+    seen = replace(speeds(), update={"float16": (1e8, 2e8, 4e8, 1e8), "float32": (3e8, 1e8, 5e8, 1e8)})
+    rates, by_dtype = compute_rates(replace(seen, matmul={dtype: seen.matmul[dtype] for dtype in seen.update}), "aabb")
+    assert rates["host_adam"] == by_dtype["float16"]["host_adam"] == 3e8
+    assert by_dtype["float32"]["host_adam"] == 4e8
+    assert set(BY_DTYPE) == set(by_dtype["float32"])
 
 
 def test_a_host_alone_has_what_its_interface_states():

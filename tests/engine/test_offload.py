@@ -54,6 +54,7 @@ def test_no_bit_and_no_byte_depends_on_threads(group, offload, monkeypatch):
 
 def test_threads_are_for_updates_of_the_host(group):
     assert prepare(replace(MLP, host_threads=3), group).workers.number == 1
+    assert prepare(replace(MLP, stage="1", offload=CPU), group).workers.number == 1  # nor is there more unless asked
 
 
 @pytest.mark.parametrize("cores, quota, hosts, expected", [
