@@ -29,6 +29,9 @@ REFUSED = {  # what is asked -> the flag that is told of
     "timeline --gpu h100": "--gpu",
     "timeline --alpha 1us": "--alpha",
     "timeline --rings one": "--rings",
+    "timeline --offload optimizer=cpu": "--offload",
+    f"timeline {GPT} --offload params=nvme,optimizer=nvme": "--offload",
+    f"timeline {GPT} --host-adam 1e9": "--host-adam",
     f"fit {BARE} {FIT} --tokens 8 --context 3": "--context",
     f"fit {BARE} {FIT} --fused-loss": "--fused-loss",
     f"fit {MLP} {FIT} --fused-loss": "--fused-loss",
@@ -59,6 +62,10 @@ def test_what_says_something_counts(plan):
                         (f"traffic {GPT} --stage 3", "--offload params=cpu,optimizer=cpu"),
                         (f"traffic {GPT} --stage 3 --offload optimizer=nvme", "--optimizer lion"),
                         (f"traffic {GPT} --recompute --offload checkpoints=cpu --batch-size 1", "--batch-size 2"),
+                        (f"timeline {GPT}", "--offload params=cpu,optimizer=cpu"),
+                        (f"timeline {GPT} --offload optimizer=cpu", "--host-adam 1e6"),
+                        (f"timeline {GPT} --offload optimizer=cpu", "--host-bandwidth 1MB/s"),
+                        (f"timeline {GPT}", "--bucket-size 4KiB"),
                         (f"fit {GPT} {FIT} --activations-of mpizero", "--bucket-size 4KiB"),
                         (f"fit {GPT} {FIT} --activations-of mpizero --recompute", "--offload checkpoints=cpu"),
                         (f"fit {BARE} {FIT} --batch-size 2", "--context 3"),
@@ -80,3 +87,12 @@ def test_offload_moves_what_the_papers_say(plan):
     assert found["tiers"]["nvme"]["peak"] == 16 * 8_000_000 // 4
     assert 0 <= found["file_bytes"] - found["tiers"]["nvme"]["peak"] < 5 * 4096
     assert found["tiers"]["device"]["at_rest"] == 0
+
+
+def test_a_timeline_of_updates_on_the_host(plan):
+    """All ranks of a host share its CPUs: psi parameters at so many a second, whatever the number of ranks."""
+    found, out = plan(f"timeline {GPT} --context 32 --offload optimizer=cpu --host-adam 1e6 --stage 3")
+    psi = 256 * 32 + 32 * 32 + 2 * (12 * 32 * 32 + 13 * 32) + 2 * 32
+    spent = sum(event["end"] - event["start"] for event in found["events"] if event["action"].startswith("OptimStep"))
+    assert spent == pytest.approx(psi / 1e6, rel=1e-3) and "offload optimizer=cpu" in out
+    assert {event["stream"] for event in found["events"]} >= {"down", "up"}

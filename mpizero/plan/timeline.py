@@ -12,8 +12,10 @@ import math
 from dataclasses import replace
 from typing import Any
 
+from mpizero.cli import FLAGS
 from mpizero.dtypes import DTYPES, full_name
 from mpizero.errors import ConfigError
+from mpizero.layout import DEVICE, NVME, Tiers, parse_offload
 from mpizero.plan.options import (
     Options, add_as_train, add_batch, add_model, add_ranks, argument_type, batch_of, count, ignored, model_of, wrapped,
 )
@@ -29,10 +31,11 @@ from mpizero.text import counted
 
 HELP = "when each action would run, with and without prefetch"
 EXAMPLE = "timeline --units 4 --limit 2 --no-backward-prefetch"
+OF_THE_HOST = ("host_bandwidth", "host_adam")  # rates that count where something rests there
 BY_HAND = {"forward": 2.0, "backward": 4.0, "all_gather": 1.5, "reduce_scatter": 1.5}  # seconds of one unit
 OF_A_MODEL = {"tiles": 1, "stage": "3", "accumulation": 1, "dtype": "float16", **dict.fromkeys((
     "context", "ranks", "ranks_per_host", "batch_size", "tokens", "shard_size", "gpu", "machine", "nics", "rings",
-    *COMPUTE, *LINKS))}  # flag -> what it is unless given
+    "offload", *COMPUTE, *LINKS, *OF_THE_HOST))}  # flag -> what it is unless given
 UNITS, RANKS = 4, 2  # of a timeline by hand
 LIMIT = 2  # gathered units: one computes while the next is gathered, as FSDP's limit_all_gathers allows
 STAGES = ("0", "1", "2", "3", "3-broadcast")
@@ -54,7 +57,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
                         help="gather for a backward only when the one before is reduced")
     parser.add_argument("--forward-prefetch", type=argument_type(_depth), default=0, metavar="DEPTH",
                         help="segments gathered ahead in forward (0)")
-    add_as_train(parser, "recompute", "recompute-interval")
+    add_as_train(parser, "recompute", "recompute-interval", "bucket-size")
     parser.add_argument("--limit", type=argument_type(_depth), default=LIMIT, metavar="K",
                         help=f"gathered units that may hold memory at once ({LIMIT}, as FSDP's; 0: no limit)")
     parser.add_argument("--synchronous", action="store_true",
@@ -72,7 +75,9 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
                            help="microbatches in a step (1)")
     for_model.add_argument("--dtype", type=full_name, choices=DTYPES, default="float16",
                            help="of parameters, gradients (float16)")
-    add_machine(for_model, *RATES)
+    for_model.add_argument("--offload", **{**FLAGS["offload"].metadata,
+                                           "help": "what rests on the host, as optimizer=cpu (none)"})
+    add_machine(for_model, *RATES, *OF_THE_HOST)
     parser.add_argument("--plot", metavar="FILE", help="draw it as .png or .svg (needs matplotlib: extra plot)")
 
 
@@ -91,7 +96,7 @@ def answer(options: Options) -> dict[str, Any]:
     if options["plot"] is not None:
         plot(timeline, options["plot"])
     switches = ("limit", "issue", "synchronous", "no_overlap", "no_backward_prefetch", "forward_prefetch", "recompute",
-                "recompute_interval", "plot")
+                "recompute_interval", "bucket_size", "plot")
     return {**asked, "units": len(step.wrapping.units), **{name: options[name] for name in switches},
             **timeline.data(), "gantt": _chart(timeline)}
 
@@ -100,7 +105,8 @@ def _settings(options: Options, **more: Any) -> StepSettings:
     ahead = 0 if options["no_overlap"] or options["no_backward_prefetch"] else 1
     return StepSettings(backward_prefetch=ahead, forward_prefetch=options["forward_prefetch"], keep_last_unit=True,
                         limit_all_gathers=options["limit"] or None, overlap=not options["no_overlap"],
-                        recompute=options["recompute"], recompute_interval=options["recompute_interval"], **more)
+                        recompute=options["recompute"], recompute_interval=options["recompute_interval"],
+                        bucket_size=options["bucket_size"], **more)
 
 
 def _by_hand(options: Options) -> tuple[Setup, Costs, dict[str, Any]]:
@@ -121,16 +127,23 @@ def _of_model(options: Options) -> tuple[Setup, Costs, dict[str, Any]]:
         if options[name] is not None:
             raise ConfigError(f"--{name.replace('_', '-')} is for a timeline without a model, which brings its own: "
                               "leave one out")
+    tiers = parse_offload(options["offload"])
+    if NVME in vars(tiers).values() or tiers.checkpoints is not DEVICE:
+        raise ConfigError(f"`offload` {options['offload']} moves what a timeline has no seconds for: let params and "
+                          "optimizer rest on cpu here, and ask `plan fit` for the others")
+    if tiers == Tiers():
+        ignored(options, OF_THE_HOST, "is of what rests on the host, and nothing does (as by `offload`)")
     model = model_of(options)
     _, tokens = batch_of(options, model)
     step = set_up(model.spec, options["ranks"], dtype=options["dtype"],
                   settings=_settings(options, stage=options["stage"], shard_size=options["shard_size"],
-                                     accumulation=options["accumulation"]))
+                                     accumulation=options["accumulation"], offload=options["offload"]))
     step = replace(step, geometry=fullest_and_emptiest(step.geometry)[0])  # whose update lasts longest
     costs = machine_costs(model, step.geometry, machine_of(options), tokens, options["ranks_per_host"])
     same = ("ranks", "ranks_per_host", "stage", "accumulation", "dtype", *BY_HAND)
     return step, costs, {"model": model.name, **{name: options[name] for name in same}, "tokens": tokens,
-                         "shard_size": step.geometry.shards, **facts(options, *RATES)}
+                         "shard_size": step.geometry.shards, "offload": options["offload"],
+                         **facts(options, *RATES, *(() if tiers == Tiers() else OF_THE_HOST))}
 
 
 def _chart(timeline: Timeline) -> list[str]:
@@ -169,6 +182,8 @@ def show(answer: dict[str, Any]) -> str:
     how = "no overlap" if answer["no_overlap"] else f"overlap, {prefetch}"
     if answer["recompute"]:
         how += f", recompute of {counted(answer['recompute_interval'], 'segment')} at a time"
+    how += f", offload {answer['offload']}" if answer.get("offload") else ""
+    how += f", buckets of {answer['bucket_size']}" if answer["bucket_size"] else ""
     limit = f"a limit of {answer['limit']}" if answer["limit"] else "no limit"
     if answer["model"] is None:
         seconds = ", ".join(f"{name.replace('_', '-')} {answer[name]:g} s" for name in BY_HAND)

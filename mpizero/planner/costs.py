@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from mpizero.errors import ConfigError
-from mpizero.layout import MASTER, Axis, Geometry, stored_states
+from mpizero.layout import DEVICE, MASTER, Axis, Geometry, stored_states
 from mpizero.machine import Machine
 from mpizero.planner.links import route
 from mpizero.planner.model import PlannedModel
@@ -94,6 +94,11 @@ def machine_costs(model: PlannedModel, geometry: Geometry, machine: Machine, tok
     def part(unit: int) -> int:
         return geometry.kept(unit, geometry.placement.optim)
 
+    def update(unit: int) -> float:
+        if geometry.placement.tiers.optimizer is DEVICE:
+            return update_seconds(unit, geometry, machine)
+        return part(unit) * min(geometry.mesh.ranks, ranks_per_host) / machine.host_adam
+
     # whole gradients go round the shard group, or among replicas where nothing is sharded
     axis = Axis.SHARD if geometry.shards > 1 else Axis.REPLICATE
     return Costs(forward=[flops * tokens / machine.flops for flops in model.forward_flops],
@@ -101,7 +106,7 @@ def machine_costs(model: PlannedModel, geometry: Geometry, machine: Machine, tok
                  all_gather=rings(map(Unshard, units)), reduce_scatter=rings(map(ReduceScatterGrad, units)),
                  all_reduce=rings([AllReduceGrad(unit, axis) for unit in units]),
                  all_reduce_shard=rings(map(AllReduceShard, units)),
-                 optim_step=[update_seconds(unit, geometry, machine) for unit in units],
+                 optim_step=list(map(update, units)),
                  broadcast=rings(map(Broadcast, units)), reduce=rings(map(ReduceGrad, units)),
                  download=[geometry.sum_itemsize * part(unit) / machine.host_bandwidth for unit in units],
                  upload=[geometry.itemsize * part(unit) / machine.host_bandwidth for unit in units],
