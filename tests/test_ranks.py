@@ -25,7 +25,7 @@ rank = comm.Get_rank()
 on_ranks = pytest.mark.mpi
 """
 
-WORKER = 1 if (os.cpu_count() or 1) > 1 else 0  # the first rank that tests of one process are dealt to
+WORKER = 1 if (os.cpu_count() or 1) > 1 else 0  # the second rank that tests of one process are dealt to
 
 
 @pytest.fixture
@@ -98,7 +98,7 @@ def test_outcomes(run, tmp_path):
         assert re.search(rf"\[rank {rank}\](?:(?!\[rank).)*{words}", end.stdout, re.DOTALL)
     assert "rank 2 was here" in end.stdout and "rank 3 was here" not in end.stdout
     assert "[rank 2] Skipped: not here" in end.stdout
-    assert sorted(path.name for path in tmp_path.glob("?.?")) == [f"{WORKER}.0", f"{WORKER}.1"]  # on one rank alone
+    assert sorted(path.name for path in tmp_path.glob("?.?")) == ["0.0", "0.1"]  # on one rank alone
     assert end.stdout.index("test_alone") < end.stdout.index("test_everywhere")
 
 
@@ -213,8 +213,10 @@ def test_tests_of_one_process_alone(run):
 
 
 def test_tests_of_one_process_are_dealt(run, tmp_path):
-    """Those that start ranks to rank 0, others to as many ranks as there are cores; all are reported once."""
+    """A file to a rank, to as many as there are cores; all are reported once."""
     (tmp_path / "conftest.py").write_text("import pytest\nlaunch = pytest.fixture(lambda: None)\n")
+    (tmp_path / "test_launching.py").write_text("from mpi4py import MPI\n\n\ndef test_launching(launch):\n"
+                                                "    assert MPI.COMM_WORLD.Get_rank() == 0\n")
     end = run(3, """
         from mpizero.launcher import rank_in_job
 
@@ -224,13 +226,10 @@ def test_tests_of_one_process_are_dealt(run, tmp_path):
             print(f"ran on rank {rank}")
             assert i == 0, "own words"
 
-        def test_launching(launch):
-            assert rank == 0
-
         @on_ranks
         def test_on_ranks():
             assert rank_in_job() == rank
-    """, "--with-mpi", "-v", "-rA")
+    """, "--with-mpi", "-v", "-rA", tmp_path / "test_launching.py")
     assert end.status == 1 and "1 failed, 3 passed" in end.stdout, end.output
     assert end.stdout.count("own words") > 0 and end.stdout.count("::test_alone[1] FAILED") == 1
     assert f"ran on rank {WORKER}" in end.stdout
@@ -242,9 +241,12 @@ def test_dealing_whole_files():
 
     items = [item("a", "A"), item("b", "B"), item("b2", "B"), item("c", "C"), item("d", "B", "launches"),
              item("e", "A", "mpi")]
-    assert dealt(items, 1) == {"a": 0, "b": 0, "b2": 0, "c": 0}
-    assert dealt(items, 2) == {"a": 1, "b": 1, "b2": 1, "c": 1}
-    assert dealt(items, 3) == {"b": 1, "b2": 1, "a": 2, "c": 2}
+    one_file = {"b": 0, "b2": 0, "d": 0}  # the heaviest, since it starts ranks
+    assert dealt(items, 1) == {**one_file, "a": 0, "c": 0}
+    assert dealt(items, 2) == {**one_file, "a": 1, "c": 1}
+    assert dealt(items, 3) == {**one_file, "a": 1, "c": 2}
+    launching = [item(name, name, "launches") for name in "abc"]
+    assert dealt(launching, 4) == {"a": 0, "b": 1, "c": 0}  # two at a time
 
 
 def test_the_body_runs_on_the_ranks_of_the_group(group, world):

@@ -5,8 +5,8 @@ which meet after each phase (setup, call, teardown): a failure on one rank is a 
 that writes to the terminal, reports the traceback of each failing rank. A rank that does not come to a meeting hangs in
 MPI, most likely because another one has failed and left it alone: then the job is aborted with the stacks of all ranks.
 
-All other tests run before them, each on one rank: those that start ranks of their own on rank 0, the others on as many
-more ranks as there are cores. Rank 0 reports them all.
+All other tests run before them, each on one rank, as many at a time as there are cores; of those that start ranks of
+their own two at a time, since some of these wait for a clock, and others need many cores. Rank 0 reports them all.
 """
 
 from __future__ import annotations
@@ -34,6 +34,8 @@ END = "\0end"  # the text of a rank that runs no more tests
 RANK_OF = ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "PMI_RANK", "PMIX_RANK", "MPI_LOCALRANKID",
            "SLURM_PROCID", "SLURM_LOCALID")
 SEVERITY = ("passed", "skipped", "failed")
+LAUNCHING = 2  # ranks that run tests which start ranks of their own
+LAUNCH = 50  # tests of one process take as long as one that starts ranks
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -131,7 +133,7 @@ class RankPlugin:
         cores = int(self.meeting.share("the number of cores", str(os.cpu_count() or 1))[0])
         share = dealt(session.items, min(cores, self.meeting.size))
         session.items[:] = [item for item in session.items
-                            if _is_rank_test(item) or share.get(item.nodeid, 0) == self.meeting.rank]
+                            if _is_rank_test(item) or share[item.nodeid] == self.meeting.rank]
         os.environ.update(dict.fromkeys(self.told, "0"))
         return (yield)
 
@@ -186,15 +188,19 @@ class RankPlugin:
 
 
 def dealt(items: Sequence[pytest.Item], workers: int) -> dict[str, int]:
-    """The rank that runs a test of one process, by its name; not named: rank 0, as those that start ranks. A file goes
-    to one of the others as a whole, large ones first."""
-    free = [item for item in items if not _is_rank_test(item) and item.get_closest_marker("launches") is None]
-    files, load = Counter(str(item.path) for item in free), Counter(dict.fromkeys(range(1, workers), 0))
-    rank_of = dict.fromkeys(files, 0)
-    for file in sorted(files, key=lambda file: (-files[file], file)) if load else ():
-        rank_of[file] = min(load, key=lambda rank: (load[rank], rank))
+    """The rank that runs a test of one process, by its name. A file goes to one rank as a whole, large ones first."""
+    alone = [item for item in items if not _is_rank_test(item)]
+    files, launching, load = Counter[str](), set[str](), [0] * workers
+    for item in alone:
+        launches = item.get_closest_marker("launches") is not None
+        files[str(item.path)] += LAUNCH if launches else 1
+        launching |= {str(item.path)} if launches else set()
+    rank_of = {}
+    for file in sorted(files, key=lambda file: (-files[file], file)):
+        ranks = range(min(workers, LAUNCHING) if file in launching else workers)
+        rank_of[file] = min(ranks, key=lambda rank: (load[rank], rank))
         load[rank_of[file]] += files[file]
-    return {item.nodeid: rank_of[str(item.path)] for item in free}
+    return {item.nodeid: rank_of[str(item.path)] for item in alone}
 
 
 def _is_rank_test(item: pytest.Item) -> bool:
