@@ -1,5 +1,5 @@
-"""`python -m mpizero.train` as a user starts it, with and without offload, recompute, buckets: one digest of weights; and
-for each rank and tier, in the summary, what was counted beside what was planned."""
+"""`python -m mpizero.train` as a user starts it, with and without offload, recompute, buckets: one digest of weights;
+and for each rank and tier, in the summary, what was counted beside what was planned."""
 
 from __future__ import annotations
 
