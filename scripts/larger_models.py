@@ -131,7 +131,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             rows.append([cell.psi, f"{cell.psi / CELLS[0].psi:.2f}", cell.stage, cell.offload or "-", found,
                          *needs(ended)])
             if found != cell.ends:
-                wrong.append(f"{cell.layers} layers, stage {cell.stage}, offload {cell.offload}: {found}; it should be: "
+                wrong.append(f"{cell.layers} layers, stage {cell.stage}, {cell.offload}: {found}; it should be: "
                              f"{cell.ends}")
     print("\n" + table(["parameters", "times", "stage", "--offload", "ends", "device", "host", "file"], rows,
                        right=["times", "device", "host", "file"]))
