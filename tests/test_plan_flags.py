@@ -83,9 +83,9 @@ def test_offload_moves_what_the_papers_say(plan):
     found, out = plan("memory --params 8e6 --units 1 --ranks 4 --stage 2 --offload optimizer=cpu")
     assert found["moved_bytes"] == {"device-host": 4 * 8_000_000 // 4, "host-nvme": 0}
     assert found["tiers"]["host"]["at_rest"] == 12 * 8_000_000 // 4 and "8,000,000 bytes device-host" in out
-    found, _ = plan("memory --params 8e6 --units 1 --ranks 4 --stage 3 --offload params=nvme,optimizer=nvme")
+    found, _ = plan("memory --params 8e6 --units 2 --ranks 4 --stage 3 --offload params=nvme,optimizer=nvme")
     assert found["tiers"]["nvme"]["peak"] == 16 * 8_000_000 // 4
-    assert 0 <= found["file_bytes"] - found["tiers"]["nvme"]["peak"] < 5 * 4096
+    assert 0 <= found["file_bytes"] - found["tiers"]["nvme"]["peak"] < 10 * 4096
     assert found["tiers"]["device"]["at_rest"] == 0
 
 
