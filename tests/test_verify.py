@@ -127,7 +127,7 @@ def test_another_loss_or_state_is_not_equal_to_rounding(loss, weight):
 
 @TWO_RANKS
 def test_an_input_that_is_not_kept_where_it_says_does_not_pass(quick, monkeypatch, group):
-    monkeypatch.setattr("mpizero.engine.executor.KEPT_INPUT", "activation")
+    monkeypatch.setattr("mpizero.engine.computation.KEPT_INPUT", "activation")
     proof = verify.prove(*quick)
     assert not proof["holds"]
     if group.rank == 0:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-import weakref
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from mpizero.engine import collectives, moves
 from mpizero.engine.agreement import Agreed
 from mpizero.engine.beside import Host
 from mpizero.engine.bucket import reduce_bucket
+from mpizero.engine.computation import Computation, LossSum
 from mpizero.engine.pending import Pending
 from mpizero.engine.rooms import Rooms
 from mpizero.engine.sharing import Sharing
@@ -24,67 +24,19 @@ from mpizero.engine.shelf import Shelf
 from mpizero.engine.task import Task
 from mpizero.engine.unit import Unit
 from mpizero.engine.update import Update, late_step, optim_step, store_param
-from mpizero.errors import ConfigError
 from mpizero.layout import DEVICE, HOST, NVME, Axis, Tier, Wrapping
 from mpizero.layout.links import Way
-from mpizero.memory.kinds import ACTIVATION, KEPT_INPUT
-from mpizero.memory.ledger import owner_of
+from mpizero.memory.kinds import ACTIVATION
 from mpizero.memory.links import Link
-from mpizero.nn.ops.gradients import Gradients
 from mpizero.schedule import values as v
 from mpizero.schedule.actions import (
-    Action,
-    Agree,
-    AllGatherLoss,
-    AllGatherParam,
-    AllReduceActivation,
-    AllReduceBucket,
-    AllReduceGrad,
-    AllReduceInputGrad,
-    AllReduceShard,
-    AwaitFree,
-    Backward,
-    Begin,
-    Broadcast,
-    BroadcastParam,
-    Bucket,
-    DownloadGrad,
-    DownloadKept,
-    End,
-    FetchParam,
-    Forward,
-    FreeGrad,
-    GatherKept,
-    Going,
-    HoldGrad,
-    LoadBatch,
-    Loss,
-    LossBackward,
-    LossPart,
-    MoveKept,
-    MoveState,
-    OptimStep,
-    PartitionKept,
-    Phase,
-    Recompute,
-    ReduceGrad,
-    ReduceScatterBucket,
-    ReduceScatterGrad,
-    Reshard,
-    Save,
-    StoreParam,
-    UnknownAction,
-    Unshard,
-    UploadGrad,
-    UploadKept,
-    UploadParam,
-    bucket_name,
+    Action, Agree, AllGatherLoss, AllGatherParam, AllReduceActivation, AllReduceBucket, AllReduceGrad,
+    AllReduceInputGrad, AllReduceShard, AwaitFree, Backward, Begin, Broadcast, BroadcastParam, Bucket, DownloadGrad,
+    DownloadKept, End, FetchParam, Forward, FreeGrad, GatherKept, Going, HoldGrad, LoadBatch, Loss, LossBackward,
+    LossPart, MoveKept, MoveState, OptimStep, PartitionKept, Phase, Recompute, ReduceGrad, ReduceScatterBucket,
+    ReduceScatterGrad, Reshard, StoreParam, UnknownAction, Unshard, UploadGrad, UploadKept, UploadParam, bucket_name,
     show,
 )
-from mpizero.schedule.effects import again, output
-from mpizero.schedule.values import Value
-
-Array = np.ndarray
 
 
 @dataclass(frozen=True)
@@ -104,17 +56,8 @@ class ActionRecord:
     elsewhere: dict[Tier, tuple[dict[str, int], int]]
 
 
-@dataclass
-class LossSum:
-    """Of one rank: the summed loss of the targets that counted, and their number. agreed: what all ranks made of it."""
-
-    loss: float = 0.0
-    targets: int = 0
-    agreed: Agreed | None = None
-
-
 class Executor:
-    """Holds the values that live between actions: `values` maps those of forward and backward; units hold their own."""
+    """Holds what lives between actions: `values` those of forward and backward; units their own."""
 
     def __init__(self, task: Task, wrapping: Wrapping, units: Sequence[Unit], written: set[str],
                  rooms: Rooms, links: Mapping[Way, Link], tensor: Group, stream: Stream | None = None,
@@ -126,20 +69,18 @@ class Executor:
         self.rooms, self.tiers, self.checkpoints = rooms, rooms.ledgers, checkpoints
         self.ledger = self.tiers[DEVICE]
         self.sharing = Sharing(wrapping.segments, tensor, self.ledger)
-        self._divided = task.divided if wrapping.divided else None
-        self._written, self.stream = written, stream or Polled()
+        self.computation = Computation(task, wrapping, units, written, self.ledger)
+        self.values = self.computation.values
+        self.stream = stream or Polled()
         self.host = Host(self.stream.poll)
         self._pending: dict[Going | OptimStep, Pending] = {}  # what was begun
-        self.values: dict[Value, Any] = {}
         self._names: dict[Action, tuple[str, str]] = {}  # text and label of actions met before: each comes every step
         self.after_backward: dict[str, int] = {}  # live bytes by kind when the last backward had ended
         self.timeline: list[ActionRecord] | None = None  # set to [] to record every action
         self.spent: dict[type, float] = defaultdict(float)  # seconds by kind of action, since somebody cleared it
         self.phase = "start"
-        self._batch: Callable[[int], Batch] | None = None
         self._agreement: Callable[[LossSum], Agreed] | None = None
         self._update: Update | None = None
-        self._grad_scale, self._sum = 1.0, LossSum()
 
     def run(self, actions: Iterable[Action], *, batch: Callable[[int], Batch] | None = None, grad_scale: float = 1.0,
             agree: Callable[[LossSum], Agreed] | None = None, update: Update | None = None) -> LossSum:
@@ -149,8 +90,8 @@ class Executor:
         number of targets in the global batch, so that sums over ranks are means). agree: what Agree does. update: what
         an OptimStep needs.
         """
-        self._batch, self._grad_scale, self._agreement, self._update = batch, grad_scale, agree, update
-        self._sum = LossSum()
+        compute, self._agreement, self._update = self.computation, agree, update
+        compute.batch, compute.grad_scale, compute.sum = batch, grad_scale, LossSum()
         # an overflow is no surprise: the ranks agree on it at the end of the list
         with np.errstate(over="ignore", invalid="ignore"):
             try:
@@ -159,8 +100,8 @@ class Executor:
             except BaseException:
                 self.stream.abandon()
                 raise
-        self._batch = self._agreement = self._update = None
-        return self._sum
+        compute.batch = self._agreement = self._update = None
+        return compute.sum
 
     def _run_one(self, action: Action) -> None:
         execute = EXECUTE.get(type(action))
@@ -191,30 +132,6 @@ class Executor:
             return bucket_name(action.pieces)
         return self.units[action.unit].layout.name if hasattr(action, "unit") else ""
 
-    # -- values -------------------------------------------------------------------------------------------------------
-
-    def _take(self, value: Value) -> Any:
-        """The value, which is gone from here on: whoever took it holds the last reference, and passes it on unnamed."""
-        assert value in self.values, f"{value} is not there: the list was not validated"
-        return self.values.pop(value)
-
-    def _params(self, segment: int) -> Mapping[str, Array]:
-        """Name -> whole parameter, of all units that the segment reads."""
-        views: dict[str, Array] = {}
-        for unit in self.segments[segment].units:
-            views.update(self.units[unit].layout.views(self.units[unit].whole_param))
-        return views
-
-    def _grads(self, segment: int) -> Gradients:
-        """Where the segment's backward puts the gradients of these parameters."""
-        views: dict[str, Array] = {}
-        use = self.segments[segment]
-        for unit in use.trains:
-            views.update(self.units[unit].open_grad())
-        frozen = {param.name: param.shape for unit in use.units if unit not in use.trains
-                  for param in self.units[unit].layout.params}
-        return Gradients(views, self._written, frozen)
-
     # -- what actions do ----------------------------------------------------------------------------------------------
 
     def _enter(self, action: Phase) -> None:
@@ -223,79 +140,6 @@ class Executor:
             unit.phase = action.name
         if action.name == "reduce":  # the last one of a step stays
             self.after_backward = dict(self.ledger.live)
-
-    def _load_batch(self, action: LoadBatch) -> None:
-        assert self._batch is not None, "a forward needs data"
-        inputs, targets = self._batch(action.mb)
-        self.values[v.x(0, action.mb)] = self.ledger.adopt(inputs, ACTIVATION)
-        self.values[v.targets(action.mb)] = self.ledger.adopt(targets, ACTIVATION)
-
-    def _forward(self, action: Forward) -> None:
-        segment, mb, x = action.segment, action.mb, v.x(action.segment, action.mb)
-        if action.save is Save.COPY:
-            self.values[x] = self._copied(self._take(x))
-        if action.save in (Save.INPUT, Save.COPY):
-            self.values[v.kept(segment, mb)] = self.ledger.rekind(self.values[x], KEPT_INPUT)
-        compute = self.task.model.segments[segment].forward
-        y, context = compute(self._params(segment), self._take(x), self.ledger)
-        self.values[output(self.segments[segment])(mb)] = y
-        if action.save is Save.ALL:
-            self.values[v.saved(segment, mb)] = context
-
-    def _copied(self, x: Array) -> Array:
-        """A copy, whose place is another kind's. Where somebody holds x all the while, x itself: two would not do."""
-        there, copy = weakref.ref(owner_of(x)), self.ledger.empty(x.shape, x.dtype, KEPT_INPUT)
-        np.copyto(copy, x)
-        del x
-        held = there()
-        return copy if held is None or held.size != copy.size else held.reshape(copy.shape)
-
-    def _recompute(self, action: Recompute) -> None:
-        segment, mb = action.segment, action.mb
-        x, y = (again(self.segments, index)(index, mb) for index in (segment, segment + 1))
-        if x.name is v.Name.KEPT:
-            self.ledger.rekind(self.values[x], ACTIVATION)
-        compute = self.task.model.segments[segment].forward
-        result, self.values[v.saved(segment, mb)] = compute(self._params(segment), self._take(x), self.ledger)
-        if action.onward and self.segments[segment].sums:
-            self.values[v.summand(segment + 1, mb)] = result
-        elif action.onward:
-            self.values[y] = self.ledger.rekind(result, KEPT_INPUT) if y.name is v.Name.KEPT else result
-
-    def _loss_part(self, action: LossPart) -> None:
-        assert self._divided is not None, "outputs that are whole have no parts"
-        outputs, targets = self.values[v.x(len(self.segments), action.mb)], self.values[v.targets(action.mb)]
-        self.values[v.loss_part(action.mb)] = self._divided.part(outputs, targets, self.ledger)
-
-    def _loss(self, action: Loss) -> None:
-        last, mb = len(self.segments), action.mb
-        x, targets = v.x(last, mb), v.targets(mb)
-        if self._divided is not None:
-            loss, count, context = self._divided.forward(self._take(x), self._take(targets),
-                                                         self._take(v.loss_parts(mb)), self.ledger)
-        else:
-            loss, count, context = self.task.loss.forward(self._take(x), self._take(targets), self.ledger)
-        self._sum.loss += loss
-        self._sum.targets += count
-        if action.save:
-            self.values[v.saved(last, mb)] = context
-
-    def _loss_backward(self, action: LossBackward) -> None:
-        last, mb = len(self.segments), action.mb
-        loss = self._divided or self.task.loss
-        self.values[v.dy(last - 1, mb)] = loss.backward(self._take(v.saved(last, mb)), self._grad_scale, self.ledger)
-
-    def _backward(self, action: Backward) -> None:
-        segment, mb = action.segment, action.mb
-        compute, grads = self.task.model.segments[segment].backward, self._grads(segment)
-        dx = compute(self._params(segment), self._take(v.saved(segment, mb)), self._take(v.dy(segment, mb)), grads,
-                     self.ledger)
-        if segment and self.segments[segment - 1].backward:
-            if dx is None:
-                raise ConfigError(f"segment {self.segments[segment].name} gave no gradient of its input, which the "
-                                  "segment before it needs: let its backward return one")
-            to = v.dsummand if self.segments[segment].sums_back else v.dy
-            self.values[to(segment - 1, mb)] = dx
 
     # -- collectives and moves ----------------------------------------------------------------------------------------
 
@@ -330,10 +174,10 @@ class Executor:
         shelved = v.shelved(action.segment, action.mb, action.part)
         name = self.segments[action.segment].name
         self.values[shelved] = shelf = Shelf(self.values[kept], self.rooms, self.checkpoints, action.segment, name)
-        return shelf.fill(self.links, lambda: self.ledger.rekind(self._take(kept), ACTIVATION))
+        return shelf.fill(self.links, lambda: self.ledger.rekind(self.computation.take(kept), ACTIVATION))
 
     def _upload_kept(self, action: UploadKept) -> Pending:
-        shelf: Shelf = self._take(v.shelved(action.segment, action.mb, action.part))
+        shelf: Shelf = self.computation.take(v.shelved(action.segment, action.mb, action.part))
         to = v.kept_part if action.part else v.kept
         self.values[to(action.segment, action.mb)] = kept = shelf.room(self.ledger)
         return shelf.empty(self.links, kept)
@@ -342,7 +186,7 @@ class Executor:
 
     def _agree(self, action: Agree) -> None:
         assert self._agreement is not None, "an agreement needs the other ranks"
-        self._sum.agreed = self._agreement(self._sum)
+        self.computation.sum.agreed = self._agreement(self.computation.sum)
 
     def _late(self, action: OptimStep) -> Pending:
         assert self._update is not None, "an update needs its numbers"
@@ -388,16 +232,16 @@ KEPT: dict[type, Callable[[Executor, Any], Pending]] = {
 }
 EXECUTE: dict[type, Callable[[Executor, Any], None]] = {
     Phase: Executor._enter,
-    LoadBatch: Executor._load_batch,
+    LoadBatch: lambda run, action: run.computation.load_batch(action),
     Reshard: lambda run, action: run.units[action.unit].reshard(),
-    Forward: Executor._forward,
-    Recompute: Executor._recompute,
-    Loss: Executor._loss,
-    LossPart: Executor._loss_part,
+    Forward: lambda run, action: run.computation.forward(action),
+    Recompute: lambda run, action: run.computation.recompute(action),
+    Loss: lambda run, action: run.computation.loss(action),
+    LossPart: lambda run, action: run.computation.loss_part(action),
     PartitionKept: lambda run, action: run.sharing.partition_kept(run.values, action),
     GatherKept: lambda run, action: run.sharing.gather_kept(run.values, action, run.phase),
-    LossBackward: Executor._loss_backward,
-    Backward: Executor._backward,
+    LossBackward: lambda run, action: run.computation.loss_backward(action),
+    Backward: lambda run, action: run.computation.backward(action),
     Agree: Executor._agree,
     OptimStep: Executor._optim_step,
     FreeGrad: lambda run, action: run.units[action.unit].free_grad(action.late),

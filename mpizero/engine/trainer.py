@@ -11,7 +11,8 @@ from mpizero.comm import Record
 from mpizero.data import eval_batches
 from mpizero.engine.agreement import Agreed, finish_grads, mean_loss
 from mpizero.engine.beside import Updated
-from mpizero.engine.executor import ActionRecord, LossSum
+from mpizero.engine.computation import LossSum
+from mpizero.engine.executor import ActionRecord
 from mpizero.engine.job import Job
 from mpizero.engine.moves import moved_bytes
 from mpizero.engine.replicas import check_replicas
