@@ -57,7 +57,7 @@ from mpizero.engine.unit import Unit
 kept, reshard = [], Unit.reshard
 Unit.reshard = lambda unit: (kept.append(unit.whole_param), reshard(unit))"""
 DOUBLE = """
-import mpizero.engine.unit as unit
+import mpizero.engine.collectives as unit
 begin = unit.begin_reduce_scatter
 def twice(group, flat, out, **more):
     begin(group, flat.copy(), out.copy(), **more).finish()
