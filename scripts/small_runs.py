@@ -1,4 +1,4 @@
-"""Train small models on the ranks at hand, and write what their ledgers, logs and clocks say: for 01 and 04.
+"""Train small models on four ranks, or as many as there are, and write what they counted and timed: for 01 and 04.
 
     mpirun -n 4 python scripts/small_runs.py runs.json
     python scripts/01_memory.py --runs runs.json && python scripts/04_offload.py --runs runs.json
@@ -19,7 +19,7 @@ sys.path.insert(0, str(ROOT))
 from mpizero.cli import Parser, on_rank_0, spelled  # noqa: E402  before NumPy: it sets the number of BLAS threads
 
 from bench_loading import measure as measure_loading  # noqa: E402
-from mpizero.comm import Group, run_main, start  # noqa: E402
+from mpizero.comm import Group, barrier, run_main, start  # noqa: E402
 from mpizero.engine.config import TrainConfig  # noqa: E402
 from mpizero.engine.job import Job, prepare  # noqa: E402
 from mpizero.engine.summary import summarise  # noqa: E402
@@ -35,7 +35,7 @@ PLACES = {  # name -> stage, offload
 GPT = {"layers": 4, "d_model": 64, "heads": 2, "context": 32, "batch_size": 2}
 INTERVALS, TILES, HIDDEN, BUCKET = (1, 2, 4), (1, 2, 4), (96, 192), "8KiB"
 LOADING = {"rate": 30e3, "hidden": 32, "steps": 2}
-STEPS = 2
+STEPS, RANKS = 2, 4
 Row = dict[str, Any]
 
 
@@ -44,8 +44,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = Parser(prog="python scripts/small_runs.py", description=__doc__)
     parser.add_argument("file", metavar="FILE", help="JSON")
     file = parser.parse_args(sys.argv[1:] if argv is None else argv).file
-    world = start()
-    on_rank_0(world, lambda: check_writable("FILE", file))
+    every = start()
+    on_rank_0(every, lambda: check_writable("FILE", file))
+    world = every.subgroup(range(min(RANKS, every.size)), "of small runs")
+    if world is not None:
+        measure(world, file)
+    barrier(every)  # the others wait
+    return 0
+
+
+def measure(world: Group, file: str) -> None:
+    """Collective."""
     found = {"ranks": world.size, "places": {name: placed(world, *where) for name, where in PLACES.items()},
              "kept_inputs": [kept_inputs(world, interval) for interval in INTERVALS],
              "tiles": [tiled(world, tiles) for tiles in TILES],
@@ -54,7 +63,6 @@ def main(argv: Sequence[str] | None = None) -> int:
              "loading": measure_loading(world, world.size, "cpu", argparse.Namespace(**LOADING), "")}
     if world.rank == 0:
         write_json(file, found)
-    return 0
 
 
 def run(config: TrainConfig, world: Group) -> tuple[Job, Row]:
