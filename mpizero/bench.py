@@ -21,7 +21,7 @@ from mpizero.memory.host import available_bytes
 from mpizero.output import check_writable, write_json
 from mpizero.quantities import in_units, parse_bytes, parse_count
 from mpizero.schedule import STRATEGIES
-from mpizero.schedule.compose import LARGEST
+from mpizero.schedule.settings import LARGEST
 from mpizero.text import counted, table
 
 ARRAYS = 4  # of the size measured, that a rank has: flat, whole, and parts of both

@@ -17,7 +17,7 @@ from mpizero.layout.links import parse_limits
 from mpizero.layout.models import GPTConfig, MLPSizes, parse_hidden
 from mpizero.quantities import parse_memory
 from mpizero.schedule import StepSettings
-from mpizero.schedule.compose import LARGEST
+from mpizero.schedule.settings import LARGEST
 
 SCALER: dict[str, Any] = {"loss_scale": 2.0**16, "growth_interval": 2000}  # as torch.amp.GradScaler
 GPT_WARMUP = 10  # a tenth of the steps, where BY_MODEL names none
