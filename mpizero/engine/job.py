@@ -13,7 +13,7 @@ from mpizero.engine.alike import compare_data, compare_model, compare_settings
 from mpizero.engine.config import Settings, TrainConfig
 from mpizero.engine.executor import Executor
 from mpizero.engine.fill import initialise
-from mpizero.engine.gather import gather_data
+from mpizero.engine.fits import check_host, check_inputs, check_room
 from mpizero.engine.need import Tables, run_need, tables
 from mpizero.engine.optimizers import OptimSettings, parse_betas
 from mpizero.engine.resolve import resolve
@@ -23,23 +23,19 @@ from mpizero.engine.state import TrainingState
 from mpizero.engine.storage import open_storage
 from mpizero.engine.task import Task, built_in_task
 from mpizero.engine.unit import Unit
-from mpizero.errors import ConfigError, OutOfDeviceMemory
+from mpizero.errors import ConfigError
 from mpizero.layout import (DEVICE, HOST, NVME, OPTIMIZERS, ActivationBytes, Axis, Geometry, Policy, Tier, Wrapping,
                             freeze, named_policy, with_decay)
 from mpizero.layout.links import Way, parse_limits
 from mpizero.memory.device import make_device
 from mpizero.memory.heap import keep_heap
-from mpizero.memory.host import available_bytes
 from mpizero.memory.ledger import Ledger
 from mpizero.memory.links import Link, make_links
 from mpizero.memory.regions import Storage
 from mpizero.optim import ALONE, SGD, Adam, Lion, LossScaler, Optimizer, Workers
 from mpizero.planner import moved_by_link, plan_traffic, sent_bytes
-from mpizero.planner.need import Peak, host_peak
-from mpizero.planner.tiers import plan_tiers
-from mpizero.quantities import in_units
-from mpizero.schedule import Course, Schedule, Setup, set_up, updates_on
-from mpizero.text import counted
+from mpizero.planner.need import Peak
+from mpizero.schedule import Course, Schedule, set_up, updates_on
 
 
 @dataclass(frozen=True)
@@ -185,10 +181,10 @@ def prepare(config: TrainConfig, world: Group, *, task: Task | None = None, poli
     setup = set_up(with_decay(task.model.spec, settings.optim.decay), world.size, settings.step, dtype=settings.dtype,
                    reduce_dtype=settings.reduce_dtype, sum_dtype=settings.sum_dtype, optimizer=settings.optim.spec,
                    policy=policy or named_policy(settings.wrap, task.model.spec, settings.dtype))
-    _check_host(setup, world)
+    check_host(setup, world)
     sizes = tables(task, settings, setup.geometry.mesh.data_ranks)
-    _check_room(setup, task, settings, sizes, world)
-    _check_inputs(setup, sizes.train, task)
+    check_room(setup, task, settings, sizes, world)
+    check_inputs(setup, sizes.train, task)
     compare_model(setup.wrapping, world)
     grid, written = mesh(world, setup.geometry.mesh), set[str]()
     geometry = setup.geometry.at(grid.group(Axis.SHARD).rank)
@@ -213,52 +209,6 @@ def _workers(settings: Settings, geometry: Geometry) -> Workers:
     if updates_on(geometry.placement) is DEVICE:
         return ALONE
     return Workers(settings.host_threads or 1)
-
-
-def _check_host(setup: Setup, world: Group) -> None:
-    """OutOfDeviceMemory where this host has no room for the model states of its ranks. Before any rank fills some of
-    it."""
-    actions, geometry, here = setup.lists.longest(), setup.geometry, world.hosts[world.rank]
-    plans = {shard_rank: plan_tiers(actions, geometry.at(shard_rank)).peak for shard_rank in geometry.representatives}
-    peaks = {shard_rank: peak[DEVICE] + peak[HOST] for shard_rank, peak in plans.items()}
-    planned = [peaks[geometry.like(geometry.mesh.coordinate(rank, Axis.SHARD))]
-               for rank, host in enumerate(world.hosts) if host == here]
-    available = available_bytes()
-    if available is not None and sum(planned) > available:
-        raise OutOfDeviceMemory(f"the model states of {counted(len(planned), 'rank')} on this host come to "
-                                f"{in_units(sum(planned))} ({in_units(max(planned))} each), but it has "
-                                f"{in_units(available)} of memory left: use a smaller model, a higher `stage`, or more "
-                                "hosts")
-
-
-def _check_inputs(setup: Setup, sizes: ActivationBytes | None, task: Task) -> None:
-    """ConfigError where inputs are kept in files, but nobody knows how much room they take there."""
-    if sizes is None and setup.geometry.placement.tiers.checkpoints is NVME:
-        raise ConfigError(f"`offload` {setup.settings.offload} reserves room in files for inputs that are kept, but "
-                          f"the model {task.model.name} does not tell how large they are: give its spec `activations`, "
-                          "or use checkpoints=cpu")
-
-
-def _check_room(setup: Setup, task: Task, settings: Settings, sizes: Tables, world: Group) -> None:
-    """OutOfDeviceMemory on every rank where the run needs more than a device or a rank's part of the host has. Of one
-    whose plan does not know all that it takes, the ledger tells when it comes to that. Collective."""
-    if settings.device_memory is not None:
-        need = run_need(setup.lists, setup.geometry, task, settings, sizes)
-        _check_tier("device", need, settings.device_memory, "use a higher `stage`, more ranks, a smaller `batch_size`, "
-                    "`offload`, `tiles`, or a larger `device_memory`", world)
-    if settings.host_memory is not None:
-        need = host_peak(setup.lists.longest(settings.steps), setup.geometry, sizes.train)
-        _check_tier("host", need, settings.host_memory, "use more ranks, a higher `stage`, or a larger `host_memory`",
-                    world)
-
-
-def _check_tier(tier: str, need: Peak | None, has: int, cure: str, world: Group) -> None:
-    """Of tensor parallel ranks one needs more than another: all look at the one that needs most."""
-    every = [Peak(*peak) for peak in gather_data(world, need) if peak is not None]
-    need = max(every, key=lambda peak: peak.nbytes, default=None)
-    if need is not None and need.nbytes > has:
-        raise OutOfDeviceMemory(f"out of {tier} memory: the run needs {need.nbytes:,} bytes on a rank (at "
-                                f"{need.during}), and `{tier}_memory` has {has:,}: {cure}")
 
 
 def make_scaler(settings: Settings) -> LossScaler:

@@ -5,25 +5,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import pairwise
 
 from mpizero.dtypes import ITEMSIZE
 from mpizero.errors import ConfigError
+from mpizero.layout.divided import divided_block, divided_layers
 from mpizero.layout.parts import in_parts
 from mpizero.layout.spec import ActivationBytes, ModelSpec, ParamSpec, SegmentBytes, SegmentSpec
 from mpizero.layout.tape import Take
 from mpizero.layout.tapes import tiled
 from mpizero.layout.tapes.blocks import compute_itemsize
 from mpizero.layout.tapes.embedding import embedding, embedding_backward
-from mpizero.layout.tapes.gpt import (
-    attention_half, attention_half_backward, block_backward, block_forward, head_backward, head_forward, mlp_half,
-    mlp_half_backward,
-)
+from mpizero.layout.tapes.gpt import block_backward, block_forward, head_backward, head_forward
 from mpizero.layout.tapes.loss import cross_entropy, cross_entropy_backward, cross_entropy_part
-from mpizero.layout.tapes.mlp import DATA, divided_backward, linear_segment, linear_segment_backward
+from mpizero.layout.tapes.mlp import DATA, linear_segment, linear_segment_backward
 from mpizero.layout.tensor import TensorPlace, require_divides
 
 INT64 = 8  # a token or a target
@@ -123,22 +121,6 @@ def mlp_spec(sizes: MLPSizes = MLPSizes(), tiles: int = 1, place: TensorPlace = 
     return ModelSpec(tuple(params), tuple(segments), activations, place.size, divided)
 
 
-def divided_layers(samples: int, widths: Sequence[int], dtype: str, place: TensorPlace,
-                   cast: int) -> tuple[SegmentBytes, ...]:
-    """Of the MLP's tensor parallel Linears. cast: bytes of the data in the parameters' dtype, if that is another."""
-    size, found, last = ITEMSIZE[dtype], list[SegmentBytes](), len(widths) - 2
-    for i, (k, m) in enumerate(pairwise(widths)):
-        by_columns, first = i % 2 == 0, i == 0
-        own_k, own_m = (k, m // place.size) if by_columns else (k // place.size, m)
-        relu = by_columns and i < last  # in its place, as that of x, which backward reads
-        found.append(SegmentBytes(
-            samples * own_m * size, cast if first else 0, keeps_input=not first or not cast, keeps_output=relu,
-            forward=linear_segment(samples, own_k, own_m, dtype, first),
-            backward=divided_backward(samples, own_k, own_m, dtype, f"layers.{i}", first=first, relu=relu,
-                                      masks=by_columns and not first, adds=by_columns or place.adds)))
-    return tuple(found)
-
-
 @dataclass(frozen=True)
 class GPTConfig:
     """Sizes of a GPT. tied: the output matrix is the token embedding. ConfigError for sizes that make no model."""
@@ -232,20 +214,6 @@ def _part_of(param: ParamSpec, place: TensorPlace) -> ParamSpec:
     if "c_fc" in param.name:
         return place.columns(param)
     return place.rows(param) if param.name.endswith("c_proj.weight") else place.copy(param)
-
-
-def divided_block(batch: int, seq: int, c: int, heads: int, dtype: str, name: str,
-                  place: TensorPlace) -> tuple[SegmentBytes, SegmentBytes]:
-    """Both halves of a tensor parallel rank."""
-    tokens, size, wide = batch * seq, ITEMSIZE[dtype], compute_itemsize(dtype)
-    own, flow, rest = c // place.size, tokens * c * size, (place.size, place.adds)
-    return (
-        SegmentBytes(flow, tokens * (4 * own * size + (heads // place.size + 2) * wide),
-                     forward=attention_half(batch, seq, c, heads, dtype, *rest),
-                     backward=attention_half_backward(batch, seq, c, heads, dtype, name, *rest)),
-        SegmentBytes(flow, tokens * (4 * own * size + 2 * wide),
-                     forward=mlp_half(batch, seq, c, dtype, *rest),
-                     backward=mlp_half_backward(batch, seq, c, dtype, name, *rest)))
 
 
 def _parts(of: str, params: tuple[str, ...], linears: Iterable[str], tiles: int) -> list[SegmentSpec]:

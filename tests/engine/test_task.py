@@ -169,11 +169,11 @@ class Scale(Segment):
 
 def test_a_host_without_room(group, monkeypatch):
     room = group.size * job_peak(group) - 1
-    monkeypatch.setattr("mpizero.engine.job.available_bytes", lambda: room)
+    monkeypatch.setattr("mpizero.engine.fits.available_bytes", lambda: room)
     with pytest.raises(OutOfDeviceMemory, match=rf"states of {group.size} ranks? on this host come to .* KB each"):
         prepare(MLP, group)
     for enough in (room + 1, None):  # None: a kernel that does not tell
-        monkeypatch.setattr("mpizero.engine.job.available_bytes", lambda: enough)
+        monkeypatch.setattr("mpizero.engine.fits.available_bytes", lambda: enough)
         prepare(MLP, group)
 
 
