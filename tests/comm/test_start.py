@@ -62,10 +62,10 @@ def test_files_of_one_trouble_are_named_together():
         "cannot load MPI library; libmpi.so, libmpi.so.12: no such file; /other/libmpi.so.40: bad")
 
 
-def test_readme_has_the_same_command(monkeypatch):
+def test_the_page_on_hosts_has_the_same_command(monkeypatch):
     monkeypatch.setattr("mpizero.comm.mpi.start.find_library", str)
     command = _remedy("libmpi.so.12").split(" gives ")[0].replace(sys.prefix, '"$VIRTUAL_ENV"')
-    assert f"    {command}\n" in (ROOT / "README.md").read_text()
+    assert f"    {command}\n" in (ROOT / "hostfiles" / "README.md").read_text()
 
 
 class OtherLibrary:
