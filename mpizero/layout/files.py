@@ -44,8 +44,8 @@ class Space:
 def spaces(geometry: Geometry, activations: ActivationBytes | None = None,
            segments: Mapping[int, bool] = {}) -> tuple[Space, ...]:
     """Of everything that is ever in the file, one after the other: of gradients too, which are there from backward to
-    the update alone; and of the inputs of `segments`, of a microbatch of these `activations`: of all of it, or of a
-    tensor parallel rank's part."""
+    the update alone; and, where they come there, of the inputs of `segments`, of a microbatch of these `activations`:
+    of all of it, or of a tensor parallel rank's part."""
     found, offset = list[Space](), 0
     for unit, name, numel, dtype in (*_states(geometry), *_inputs(geometry, activations, segments)):
         found.append(Space(unit, name, offset, numel, dtype))
@@ -55,7 +55,7 @@ def spaces(geometry: Geometry, activations: ActivationBytes | None = None,
 
 def _inputs(geometry: Geometry, activations: ActivationBytes | None,
             segments: Mapping[int, bool]) -> Iterator[tuple[int, str, int, str]]:
-    for segment, part in segments.items():
+    for segment, part in segments.items() if geometry.placement.tiers.checkpoints is NVME else ():
         assert activations is not None, "room is reserved for inputs whose size is known"
         numel = activations.input(segment) // geometry.itemsize
         yield segment, KEPT, numel // activations.ranks if part else numel, geometry.dtype

@@ -46,3 +46,5 @@ def test_room():
     assert file_bytes(spaces(found)) == 16 * BIG + 5 * PAGE  # whole pages of each, and a page for each small one
     assert buffer_bytes(found) == BUFFERS * FILE_BLOCK * (2 + 2 + 3 * 4)
     assert buffer_bytes(geometry("3", "params=nvme,optimizer=nvme", 10)) == BUFFERS * 5 * PAGE
+    on_host = geometry("3", "params=nvme,optimizer=nvme,checkpoints=cpu", 2 * BIG, 10, recompute=True)
+    assert spaces(on_host, None, {1: False}) == spaces(found)  # kept inputs lie in the host's memory
