@@ -21,6 +21,7 @@ COUNTED = (  # headings of columns, each with the key of a row, or several, of w
     ("= plan,\nformula", ("traffic_equals_plan", "traffic_equals_formula")), ("messages", "messages"),
     ("replicas\nequal", "replicas_equal"),
 )
+OF_TENSOR = (*COUNTED[:4], ("\n= plan", "traffic_equals_plan"), *COUNTED[5:])
 HEADINGS = [heading for heading, _ in COUNTED]
 SAME = "same bits\nas stage 0"
 DP = {"weights": "weights_equal_dp", "moments": "moments_equal_dp", "losses": "losses_equal_dp"}
@@ -57,9 +58,27 @@ def show_offload(rows: list[Row]) -> str:
                           for row in rows for what, where in [row["offload"].split(",")[0].split("=")]])
 
 
+def show_tensor(rows: list[Row]) -> str:
+    """Tensor parallel ranks at stages and meshes: without a formula for what they send."""
+    return "bytes of model states and messages, of the rank that has most\n" + _table(
+        ["stage", "replicas x\nshards x T", SAME, *(heading for heading, _ in OF_TENSOR)],
+        [[row["stage"], _mesh(row), _same(row), *_counts(row, OF_TENSOR)] for row in rows])
+
+
+def show_kept(rows: list[Row]) -> str:
+    """Recompute of one rank alone, of tensor parallel ranks, and of these with a part of each input. What one rank
+    keeps has T parts."""
+    return "\n" + _table(["recompute at stage 3,\ninputs kept", "T", SAME, "inputs\nkept", "= plan", "1 / T",
+                          "sent in\na step", "= plan"],
+                         [[row["kept_as"], row["tensor_size"], _same(row), row["kept_inputs"],
+                           row["kept_inputs_equal_plan"] and row["bytes_equal_plan"], row.get("keeps_its_share", "-"),
+                           row["sent"], row["traffic_equals_plan"]] for row in rows])
+
+
 def show_whole(rows: list[Row]) -> str:
     """Meshes against one process."""
-    return "\n" + _table(["one process,\nfloat32: stage", "replicas\nx shards", "losses\ndiffer by",
+    mesh = "replicas x\nshards x T" if rows[0]["tensor_size"] > 1 else "replicas\nx shards"
+    return "\n" + _table(["one process,\nfloat32: stage", mesh, "losses\ndiffer by",
                           "weights, moments\ndiffer by", "to\nrounding"],
                          [[row["stage"], _mesh(row), row["loss_difference"], row["state_difference"],
                            row["equal_to_rounding"]] for row in rows])
@@ -73,12 +92,13 @@ def _same(row: Row) -> bool | str:
     return f"NO: {', '.join(other)}" if 0 < len(other) < len(DP) else not other
 
 
-def _counts(row: Row) -> list[Any]:
-    return [row[key] if isinstance(key, str) else all(row[each] for each in key) for _, key in COUNTED]
+def _counts(row: Row, columns: Sequence[tuple[str, str | tuple[str, ...]]] = COUNTED) -> list[Any]:
+    return [row[key] if isinstance(key, str) else all(row[each] for each in key) for _, key in columns]
 
 
 def _mesh(row: Row) -> str:
-    return f"{row['ranks'] // row['shard_size']} x {row['shard_size']}"
+    shards, tensor = row["shard_size"], row["tensor_size"]
+    return f"{row['ranks'] // shards // tensor} x {shards}" + (f" x {tensor}" if tensor > 1 else "")
 
 
 def _table(headings: Sequence[str], rows: Iterable[list[Any]]) -> str:

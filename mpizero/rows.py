@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from mpizero.cli import on_rank_0
 from mpizero.comm import Group, barrier
 from mpizero.engine.config import TrainConfig
+from mpizero.engine.executor import ActionRecord
+from mpizero.engine.export import whole_params
 from mpizero.engine.gather import gather_data
 from mpizero.engine.job import Job, prepare
 from mpizero.engine.summary import summarise
@@ -20,11 +24,14 @@ from mpizero.engine.trainer import run_steps
 from mpizero.memory.kinds import KEPT_INPUT
 from mpizero.planner import plan_memory
 from mpizero.runlog import begin_log, new_id
+from mpizero.schedule.actions import Backward
 from mpizero.text import counted
 
 OFFLOADS = ("optimizer=cpu", "params=cpu,optimizer=cpu", "params=nvme,optimizer=nvme", "checkpoints=cpu")
 PEAKS = ("device_peak", "host_peak", "nvme_peak")
 LINKS = ("device-host", "host-nvme")
+# float32, relative: another order of additions, amplified by the steps. See `distance`
+TO_ROUNDING = {"loss": 1e-5, "state": 1e-4}
 Row = dict[str, Any]
 
 
@@ -54,6 +61,21 @@ def recompute_row(config: TrainConfig, group: Group, step: Callable[[str], None]
             "kept_inputs_equal_plan": set(kept) == {max(point.live[KEPT_INPUT] for point in points)}}
 
 
+def kept_row(config: TrainConfig, group: Group, step: Callable[[str], None]) -> Row:
+    """One run with recompute, and the inputs that a rank keeps between forward and backward, counted in one step more;
+    of tensor parallel ranks, too, where they may keep parts."""
+    kept_as = "in parts" if config.partition_activations else "whole"
+    step(f"{counted(group.size, 'rank')}, tensor size {config.tensor_size}, with recompute, inputs {kept_as}")
+    job, summary = run(config, group)
+    job.executor.timeline = timeline = list[ActionRecord]()
+    run_steps(job, steps=1)
+    after = next(place for place, record in enumerate(timeline) if isinstance(record.action, Backward)) - 1
+    kept = gather_data(group, timeline[after].live[KEPT_INPUT])
+    planned = plan_memory(job.lists.step(), job.geometry, job.activations()).points[after].live[KEPT_INPUT]
+    return {**_counted("kept inputs", job, summary), "kept_as": kept_as, "kept_inputs": max(kept),
+            "kept_inputs_equal_plan": set(kept) == {planned}}
+
+
 def offload_row(config: TrainConfig, offload: str, group: Group, step: Callable[[str], None]) -> Row:
     """One run with something off the device: the peak of each tier, and what moves between them."""
     step(f"{counted(group.size, 'rank')}, stage {config.stage} with {offload}")
@@ -81,6 +103,7 @@ def _counted(kind: str, job: Job, summary: dict[str, Any]) -> Row:
 
     return {
         "row": kind, "ranks": job.world.size, "stage": job.settings.step.stage, "shard_size": job.geometry.shards,
+        "tensor_size": job.geometry.tensors,
         "weights": summary["weights_sha256"], "moments": summary["exp_avg_sha256"] + summary["exp_avg_sq_sha256"],
         "losses": summary["losses"], "after_backward": most(memory, "after_backward"), "peak": most(memory, "peak"),
         "sent": most(traffic, "sent_bytes_per_step"), "messages": most(traffic, "messages_per_step"),
@@ -97,11 +120,55 @@ def _counted(kind: str, job: Job, summary: dict[str, Any]) -> Row:
     }
 
 
+def tensor_row(row: Row) -> Row:
+    """Of tensor parallel ranks, whose activations no formula of ZeRO's traffic has."""
+    return {key: value for key, value in row.items() if key not in ("formula_sent", "traffic_equals_formula")}
+
+
 def compare(rows: list[Row], dp: Row) -> None:
     """Add to each row whether weights, moments and losses are those of data parallelism, bit for bit."""
     for row in rows:
         for what in ("weights", "moments", "losses"):
             row[f"{what}_equal_dp"] = row[what] == dp[what]
+
+
+def against_one_process(config: TrainConfig, group: Group, meshes: Iterable[tuple[str, int | None]],
+                        step: Callable[[str], None]) -> list[Row]:
+    """In float32, meshes (F = 1 is data parallelism) against one process that computes the concatenated batch. Rows on
+    rank 0 only."""
+    config, size = replace(config, dtype="float32"), config.tensor_size
+    alone = group.subgroup([0], f"alone of {group.size} with {size}")
+    step("one process on the concatenated batch")
+    concatenated = replace(config, batch_size=config.batch_size * group.size // size, stage="3", tensor_size=1)
+    reference = None if alone is None else states(concatenated, alone)
+    barrier(group)
+    rows: list[Row] = []
+    for stage, shards in meshes:
+        step(f"{counted(group.size, 'rank')} against one process, stage {stage}")
+        here = states(replace(config, stage=stage, shard_size=shards), group)
+        if reference is not None:
+            shards = shards or (1 if stage == "0" else group.size // size)
+            rows.append({"row": "one process", "ranks": group.size, "stage": stage, "shard_size": shards,
+                         "tensor_size": size, **distance(here, reference)})
+    return rows
+
+
+def states(config: TrainConfig, group: Group) -> tuple[list[float], list[np.ndarray]]:
+    """Losses of a run, and at its end master weights, exp_avg and the root of exp_avg_sq, (psi,) each."""
+    job = prepare(config, group)
+    losses = [record.loss for record in run_steps(job).records]
+    master, exp_avg, exp_avg_sq = (
+        np.concatenate([whole.ravel() for whole in whole_params(job.task.model.spec, job.state.units, name)])
+        for name in ("master", "exp_avg", "exp_avg_sq"))
+    return losses, [master, exp_avg, np.sqrt(exp_avg_sq)]
+
+
+def distance(here: tuple[list[float], list[np.ndarray]], reference: tuple[list[float], list[np.ndarray]]) -> Row:
+    """Largest relative difference of a loss, and largest norm of the difference of a state over its norm."""
+    loss = max(float(abs(a - b) / abs(b)) for a, b in zip(here[0], reference[0], strict=True))
+    state = max(float(np.linalg.norm(a - b) / np.linalg.norm(b)) for a, b in zip(here[1], reference[1], strict=True))
+    return {"loss_difference": loss, "state_difference": state,
+            "equal_to_rounding": loss <= TO_ROUNDING["loss"] and state <= TO_ROUNDING["state"]}
 
 
 @contextmanager

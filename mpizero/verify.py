@@ -3,7 +3,8 @@
 Trains every strategy on 1 to N ranks and compares: results bit for bit with data parallelism, bytes with plan and
 formula, traffic with plan and formula, replicas with each other, hybrid meshes with one process on the concatenated
 batch; stage 3 with recompute; and with states and kept inputs off the device, where tiers and moves are held against
-their plan. Then breaks stage 2 and must notice.
+their plan. Then breaks stage 2 and must notice. Two tensor parallel ranks are tried at two stages; --tensor-size tries
+so many, at every stage and mesh.
 """
 
 from __future__ import annotations
@@ -21,16 +22,22 @@ from mpizero.cli import Parser, on_rank_0, spelled
 from mpizero.comm import Group, all_gather_values, barrier, run_main, start
 from mpizero.engine.alike import compare_flags
 from mpizero.engine.config import TrainConfig
-from mpizero.engine.export import whole_state
 from mpizero.engine.job import prepare
 from mpizero.engine.replicas import largest_difference
+from mpizero.engine.resolve import resolve
 from mpizero.engine.summary import summarise
 from mpizero.engine.trainer import run_steps
+from mpizero.errors import ConfigError
+from mpizero.layout.models import GPTConfig, gpt_spec, mlp_spec
+from mpizero.layout.tensor import TensorPlace
 from mpizero.output import check_writable, printer, write_json
 from mpizero.proof import (
-    COLUMNS, progress, show_fault, show_hybrids, show_offload, show_recompute, show_stages, show_whole,
+    COLUMNS, progress, show_fault, show_hybrids, show_kept, show_offload, show_recompute, show_stages, show_tensor,
+    show_whole,
 )
-from mpizero.rows import OFFLOADS, Logs, Row, compare, offload_row, recompute_row, run, stage_row
+from mpizero.rows import (
+    OFFLOADS, Logs, Row, against_one_process, compare, kept_row, offload_row, recompute_row, run, stage_row, tensor_row,
+)
 from mpizero.runlog import make_folder
 from mpizero.schedule import STRATEGIES, IllegalSchedule, validate
 from mpizero.schedule.actions import AllGatherParam
@@ -44,12 +51,12 @@ EXAMPLE = """examples:
 # without overlap, so that bytes are the same wherever ranks are
 MODELS = {
     "mlp": TrainConfig(model="mlp", steps=50, overlap="off"),
-    "gpt": TrainConfig(model="gpt", dtype="float32", steps=6, layers=2, d_model=32, heads=2, context=16, batch_size=4,
+    "gpt": TrainConfig(model="gpt", dtype="float32", steps=6, layers=2, d_model=32, heads=4, context=16, batch_size=4,
                        overlap="off"),
 }
-# float32, relative: another order of additions, amplified by the steps. See _distance
-TO_ROUNDING = {"loss": 1e-5, "state": 1e-4}
 INTERVALS = (1, 2)  # of recompute, at stage 3
+PAIR, FEW = 2, [("0", None), ("3", None)]  # tensor parallel ranks, and stages, that are tried unless asked for more
+KEEPS: list[dict[str, Any]] = [{"tensor_size": 1}, {}, {"partition_activations": True}]  # ways to keep inputs
 
 
 @spelled()
@@ -58,12 +65,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = Parser(prog="python -m mpizero.verify", description=__doc__, epilog=EXAMPLE)
     parser.add_argument("--model", choices=list(MODELS), default="mlp",
                         help="mlp: 5 layers, float16, 50 steps (mlp); gpt: a small GPT, float32, 6 steps")
+    parser.add_argument("--tensor-size", type=int, metavar="T",
+                        help="try T tensor parallel ranks alone, on each number of ranks that T divides")
     parser.add_argument("--json", metavar="FILE", help="write every row of the proof to this file")
     parser.add_argument("--log", metavar="DIR", help="write a log of each stage, on all ranks, into folders of DIR")
     words = sys.argv[1:] if argv is None else argv
     options = parser.parse_args(words)
     config, world = MODELS[options.model], start()
     compare_flags(vars(options), world)
+    if options.tensor_size is not None:
+        config = replace(config, tensor_size=options.tensor_size)
+        _check_tensor_size(config, world.size, options.log)
     on_rank_0(world, lambda: _check_outputs(options.json, options.log))
     proof = prove(config, world, options.log and Logs(options.log, ["mpizero.verify", *words]))
     if world.rank == 0 and options.json:
@@ -77,17 +89,33 @@ def _check_outputs(json: str | None, log: str | None) -> None:
     check_writable("--json", json)
 
 
+def _check_tensor_size(config: TrainConfig, ranks: int, log: str | None) -> None:
+    size = config.tensor_size
+    if not 2 <= size <= ranks:
+        raise ConfigError(f"`tensor_size` {size} cannot be tried on {counted(ranks, 'rank')}: give a number from 2 up "
+                          "to that of the ranks, as of mpirun -n 4")
+    if log is not None:
+        raise ConfigError("`log` takes the stages without tensor parallel ranks: leave out `tensor_size`")
+    sizes = resolve(config, ranks=1).sizes
+    place = TensorPlace(0, size)
+    gpt_spec(sizes, place=place) if isinstance(sizes, GPTConfig) else mlp_spec(sizes, place=place)  # what it divides
+
+
 def prove(config: TrainConfig, world: Group, logs: Logs | None = None) -> dict[str, Any]:
     """All rows of the proof, printed by rank 0 as they come. Collective. Rank 0 has them all, and its verdict counts:
-    `holds` is the same on every rank."""
-    say, step = printer(world.rank), progress(_count_runs(world.size), world.rank)
-    rows: list[Row] = []
-    for size in range(1, world.size + 1):
+    `holds` is the same on every rank. With tensor parallel ranks it is a proof about these alone."""
+    tensor, rows, say = config.tensor_size, list[Row](), printer(world.rank)
+    step = progress(_count_runs(world.size, tensor), world.rank)
+    for size in range(tensor, world.size + 1, tensor):
         group = world.subgroup(range(size), f"verify{size}")
-        if group is not None:
+        if group is not None and tensor > 1:
+            rows += _tensor_rows(config, group, _meshes(size // tensor), say, step)
+        elif group is not None:
             rows += _rows_of(config, group, say, step, logs if size == world.size else None)
         barrier(world)
-    if world.size > 1:
+    if tensor == 1 and world.size % PAIR == 0:
+        rows += _tensor_rows(replace(config, tensor_size=PAIR), world, FEW, say, step)
+    if tensor == 1 and world.size > 1:
         step("a fault")
         fault = _fault_row(config, world)
         step("")
@@ -131,48 +159,42 @@ def _rows_of(config: TrainConfig, group: Group, say: Callable[[str], None], step
     compare(away, stages[0])
     step("")
     say(show_offload(away))
-    whole = _against_one_process(config, group, step) if size > 1 else []
+    meshes = [(stage, shards) for shards in _divisors(size) for stage in "123"]
+    whole = against_one_process(config, group, meshes, step) if size > 1 else []
     step("")
     if whole:
         say(show_whole(whole))
     return [*stages, *hybrids, *again, *away, *whole]
 
 
-def _against_one_process(config: TrainConfig, group: Group, step: Callable[[str], None]) -> list[Row]:
-    """In float32, every mesh (F = 1 is data parallelism) against one process that computes the concatenated batch. Rows
-    on rank 0 only."""
-    config = replace(config, dtype="float32", stage="3")
-    alone = group.subgroup([0], f"alone of {group.size}")
-    step("one process on the concatenated batch")
-    concatenated = replace(config, batch_size=config.batch_size * group.size)
-    reference = None if alone is None else _states(concatenated, alone)
-    barrier(group)
-    rows: list[Row] = []
-    for shards in _divisors(group.size):
-        for stage in "123":
-            step(f"{counted(group.size, 'rank')} against one process, stage {stage}")
-            here = _states(replace(config, stage=stage, shard_size=shards), group)
-            if reference is not None:
-                rows.append({"row": "one process", "ranks": group.size, "stage": stage, "shard_size": shards,
-                             **_distance(here, reference)})
-    return rows
+def _meshes(size: int) -> list[tuple[str, int | None]]:
+    """Stages on `size` ranks, each with its shards: one for each rank first, and the first of all data parallelism."""
+    _, *others = reversed(_divisors(size))
+    return [(stage, None) for stage in STRATEGIES] + [(stage, shards) for shards in others for stage in "123"]
 
 
-def _states(config: TrainConfig, group: Group) -> tuple[list[float], list[np.ndarray]]:
-    """Losses of a run, and at its end master weights, exp_avg and the root of exp_avg_sq, (psi,) each."""
-    job = prepare(config, group)
-    losses = [record.loss for record in run_steps(job).records]
-    master, exp_avg, exp_avg_sq = (np.concatenate([whole_state(unit, name) for unit in job.state.units])
-                                   for name in ("master", "exp_avg", "exp_avg_sq"))
-    return losses, [master, exp_avg, np.sqrt(exp_avg_sq)]
-
-
-def _distance(here: tuple[list[float], list[np.ndarray]], reference: tuple[list[float], list[np.ndarray]]) -> Row:
-    """Largest relative difference of a loss, and largest norm of the difference of a state over its norm."""
-    loss = max(float(abs(a - b) / abs(b)) for a, b in zip(here[0], reference[0], strict=True))
-    state = max(float(np.linalg.norm(a - b) / np.linalg.norm(b)) for a, b in zip(here[1], reference[1], strict=True))
-    return {"loss_difference": loss, "state_difference": state,
-            "equal_to_rounding": loss <= TO_ROUNDING["loss"] and state <= TO_ROUNDING["state"]}
+def _tensor_rows(config: TrainConfig, group: Group, meshes: Sequence[tuple[str, int | None]],
+                 say: Callable[[str], None], step: Callable[[str], None]) -> list[Row]:
+    """The claims where tensor parallel ranks compute each batch together. meshes: stages and shards, stage 0 first."""
+    stages = [tensor_row(stage_row("tensor", replace(config, stage=stage, shard_size=shards), group, step))
+              for stage, shards in meshes]
+    compare(stages, stages[0])
+    step("")
+    say(f"\n{counted(group.size, 'rank')}, {config.tensor_size} of which compute a batch together, {config.model}, "
+        f"{config.dtype}, {config.steps} steps")
+    say(show_tensor(stages))
+    config = replace(config, stage="3")
+    whole, again, parts = (tensor_row(kept_row(replace(config, recompute=True, **keeps), group, step))
+                           for keeps in KEEPS)
+    compare([again, parts], stages[0])
+    parts["keeps_its_share"] = parts["kept_inputs"] * config.tensor_size == whole["kept_inputs"]
+    step("")
+    say(show_kept([whole, again, parts]))
+    one = against_one_process(config, group, meshes, step)
+    step("")
+    if one:
+        say(show_whole(one))
+    return [*stages, whole, again, parts, *one]
 
 
 def _fault_row(config: TrainConfig, world: Group) -> Row:
@@ -202,11 +224,17 @@ def _divisors(size: int) -> list[int]:
     return [divisor for divisor in range(1, size + 1) if size % divisor == 0]
 
 
-def _count_runs(ranks: int) -> int:
+def _count_runs(ranks: int, tensor: int) -> int:
     """How often `step` is told something by `prove` where this many ranks are."""
+    if tensor > 1:
+        return sum(_count_tensor(len(_meshes(size))) for size in range(1, ranks // tensor + 1))
     meshes = [len(_divisors(size)) for size in range(1, ranks + 1)]
     return sum(len(STRATEGIES) + 3 * (count - 1) + len(INTERVALS) + len(OFFLOADS) for count in meshes) \
-        + sum(1 + 3 * count for count in meshes[1:]) + (ranks > 1)
+        + sum(1 + 3 * count for count in meshes[1:]) + (ranks > 1) + (ranks % PAIR == 0 and _count_tensor(len(FEW)))
+
+
+def _count_tensor(meshes: int) -> int:
+    return 2 * meshes + len(KEEPS) + 1
 
 
 def _all_true(row: Row) -> bool:

@@ -15,6 +15,7 @@ from mpizero.comm import Collective, begin_reduce_scatter
 from mpizero.comm.channel import Channel
 from mpizero.engine.config import TrainConfig
 from mpizero.engine.unit import Unit
+from mpizero.errors import MpizeroError
 from mpizero.memory.regions import make_lanes
 from mpizero.report.compare import compare, verdicts
 from mpizero.report.log import read_log
@@ -61,6 +62,12 @@ def check_groups(rows):
         row = again[4, interval]
         assert (row["sent"], row["messages"]) == (stage3["sent"], stage3["messages"])
         assert row["peak"] == stage3["peak"] + more
+    pair = [row for row in rows if row.get("tensor_size") == 2]
+    assert [(row["row"], row["stage"], row["ranks"], row["shard_size"]) for row in pair] == [
+        ("tensor", "0", 4, 1), ("tensor", "3", 4, 2), *[("kept inputs", "3", 4, 2)] * 2,
+        ("one process", "0", 4, 1), ("one process", "3", 4, 2)]
+    # one of the three is a sum, and alike on both; of the others each has half anyway
+    assert [row["kept_inputs"] for row in rows if row["row"] == "kept inputs"] == [3 * flow, 2 * flow, 3 * flow // 2]
     away = {(row["ranks"], row["offload"]): row for row in rows if row["row"] == "offload"}
     assert set(away) == {(ranks, offload) for ranks in (1, 2, 3, 4) for offload in OFFLOADS}
     part = 2 * 32_656 // 4  # bytes of a rank's parameters
@@ -121,7 +128,7 @@ def test_a_buffer_that_is_not_freed_does_not_pass(quick, monkeypatch, group):
 @pytest.mark.parametrize("loss, weight", [(1.001, 1.0), (1.0, 1.001), (np.nan, 1.0), (1.0, np.nan)])
 def test_another_loss_or_state_is_not_equal_to_rounding(loss, weight):
     """Whatever the type of the numbers: a NumPy bool would count for nothing, as it is no `bool`."""
-    row = verify._distance(([np.float64(loss)], [np.array([weight])]), ([np.float64(1.0)], [np.array([1.0])]))
+    row = rows.distance(([np.float64(loss)], [np.array([weight])]), ([np.float64(1.0)], [np.array([1.0])]))
     assert row["equal_to_rounding"] is False and not verify._all_true(row)
 
 
@@ -131,7 +138,7 @@ def test_an_input_that_is_not_kept_where_it_says_does_not_pass(quick, monkeypatc
     proof = verify.prove(*quick)
     assert not proof["holds"]
     if group.rank == 0:
-        assert broken(proof) == {"kept_inputs_equal_plan"}
+        assert broken(proof) == {"kept_inputs_equal_plan", "keeps_its_share"}
 
 
 @TWO_RANKS
@@ -143,6 +150,45 @@ def test_a_move_that_nobody_counts_and_a_tier_that_holds_more_do_not_pass(quick,
     assert not proof["holds"]
     if group.rank == 0:  # each step counts its moves too
         assert broken(proof) == {"moves_equal_plan", "tiers_equal_plan", "traffic_equals_plan"}
+
+
+@pytest.mark.parametrize("group", [4], ids=["n=4"], indirect=True)
+def test_tensor_parallel_ranks_alone(group):
+    """At every number of ranks that they divide, every stage, and every mesh."""
+    proof = verify.prove(replace(verify.MODELS["mlp"], dtype="float32", steps=1, hidden=8, tensor_size=2), group)
+    assert proof["holds"]
+    if group.rank == 0:
+        rows = proof["rows"]
+        meshes, again = ([(row["ranks"], row["stage"], row["shard_size"]) for row in rows if row["row"] == kind]
+                         for kind in ("tensor", "one process"))
+        sharded = [*STRATEGIES][1:]
+        assert meshes == [(2, stage, 1) for stage in STRATEGIES] + [
+            (4, "0", 1), *((4, stage, 2) for stage in sharded), *((4, stage, 1) for stage in "123")]
+        assert again == meshes and all(row["weights_equal_dp"] for row in rows if row["row"] == "tensor")
+
+
+@TWO_RANKS
+@pytest.mark.parametrize("fault", ["no sum", "no part"])
+def test_tensor_parallel_ranks_that_err_do_not_pass(quick, monkeypatch, group, fault):
+    if fault == "no sum":  # alike at every stage
+        monkeypatch.setattr("mpizero.engine.sharing.begin_all_reduce",
+                            lambda ring, flat, **more: Collective(Channel(ring, "all_reduce", ""), iter(())))
+        expected = {"traffic_equals_plan", "equal_to_rounding"}
+    else:
+        monkeypatch.setattr(verify, "KEEPS", [*verify.KEEPS[:2], {}])
+        expected = {"keeps_its_share"}
+    proof = verify.prove(replace(quick[0], tensor_size=2), group)
+    assert not proof["holds"]
+    if group.rank == 0:
+        assert broken(proof) >= expected
+
+
+@pytest.mark.parametrize("words, sentence", [
+    (["--tensor-size", "3"], "--tensor-size 3 "), (["--tensor-size", "1"], "--tensor-size 1 cannot be tried on"),
+    (["--tensor-size", "2", "--log", "x"], "--tensor-size")])
+def test_tensor_parallel_ranks_that_cannot_be(world, words, sentence):
+    with pytest.raises(MpizeroError, match=sentence):
+        verify.main(words)
 
 
 @TWO_RANKS
@@ -181,7 +227,7 @@ def test_a_row_tells_of_the_rank_that_has_most(monkeypatch):
 
     summary = {"memory": [rank(1), rank(2)], "traffic": [rank(3), rank(4)], "replicas_equal": True, "losses": [],
                "weights_sha256": "", "exp_avg_sha256": "", "exp_avg_sq_sha256": ""}
-    job = SimpleNamespace(geometry=SimpleNamespace(shards=2), world=SimpleNamespace(size=2),
+    job = SimpleNamespace(geometry=SimpleNamespace(shards=2, tensors=1), world=SimpleNamespace(size=2),
                           settings=SimpleNamespace(step=SimpleNamespace(stage="3-broadcast")))
     monkeypatch.setattr(rows, "run", lambda *_: (job, summary))
     row = rows.stage_row("stage", TrainConfig(stage="3-broadcast"), SimpleNamespace(size=2), lambda what: None)
@@ -194,9 +240,9 @@ def test_a_row_tells_of_the_rank_that_has_most(monkeypatch):
 
 def test_tables_fit_a_terminal():
     """Rows that differ in their stage alone are one; what is not equal is named."""
-    row = {"row": "stage", "ranks": 4, "shard_size": 4, "weights_equal_dp": True, "moments_equal_dp": True,
-           "losses_equal_dp": True, "after_backward": 228_592, "peak": 230_920, "sent": 97_968,
-           "messages": 30, "bytes_equal_plan": True, "bytes_equal_formula": True, "traffic_equals_plan": True,
+    row = {"row": "stage", "ranks": 4, "shard_size": 4, "tensor_size": 1, "weights_equal_dp": True,
+           "moments_equal_dp": True, "losses_equal_dp": True, "after_backward": 228_592, "peak": 230_920,
+           "moments_equal_dp": True, "losses_equal_dp": True, "after_backward": 228_592, "peak": 230_920,
            "traffic_equals_formula": True, "replicas_equal": True}
     rows = [row | {"stage": stage} for stage in ("0", "1", "1-allreduce", "2", "3", "3-broadcast")]
     one = proof.show_stages(rows).split("\n")
@@ -272,7 +318,7 @@ def test_logs_of_all_stages_become_one_picture(launch, tmp_path):
     *_, told, empty, last = end.stdout.splitlines()
     assert told == f"  python -m mpizero.report {tmp_path}/logs" and not empty and last.startswith("every claim holds")
     assert max(map(len, end.stdout.splitlines())) <= max(100, len(str(tmp_path)) + 80)
-    assert end.stderr.startswith("run 1 of 35: 1 rank, stage 0\n")  # below mpirun nothing is a terminal
+    assert end.stderr.startswith("run 1 of 43: 1 rank, stage 0\n")  # below mpirun nothing is a terminal
     logs = [read_log(folder) for folder in sorted((tmp_path / "logs").iterdir())]
     assert [log.run["stage"] for log in logs] == list(STRATEGIES)
     assert all(log.run["world_size"] == 2 and log.summary["run"] == log.run["run"] and log.trace and len(log.steps) == 6

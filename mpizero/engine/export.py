@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -51,14 +51,15 @@ def whole_param(unit: Unit, param: ParamSpec, mine: np.ndarray) -> np.ndarray:
     return whole
 
 
-def sha256(spec: ModelSpec, units: Sequence[Unit], name: str) -> str:
-    """SHA-256, in hexadecimal, of a state over all parameters in the model's order that have it, unpadded, as
-    little-endian numbers; tiles are the same numbers in the same order.
+def whole_params(spec: ModelSpec, units: Sequence[Unit], name: str) -> Iterator[np.ndarray]:
+    """A state over all parameters in the model's order that have it, one after the other, unpadded; tiles are the same
+    numbers in the same order. Collective.
 
-    Collective. One whole unit lives at a time, and one whole parameter of which tensor parallel ranks have parts.
+    One whole unit lives at a time, and one whole parameter of which tensor parallel ranks have parts, if the caller
+    lets go of it.
     """
     owner = {param.name: unit for unit in units for param in unit.layout.params}
-    digest, current = hashlib.sha256(), None
+    current = None
     views: dict[str, np.ndarray] = {}
     for param in spec.pieces:
         if name not in owner[param.name].states:
@@ -66,7 +67,13 @@ def sha256(spec: ModelSpec, units: Sequence[Unit], name: str) -> str:
         if owner[param.name] is not current:
             current, views = owner[param.name], {}  # the last unit dies before the next is gathered
             views = current.layout.views(whole_state(current, name))
-        whole = whole_param(current, param, views[param.name])
+        yield whole_param(current, param, views[param.name])
+
+
+def sha256(spec: ModelSpec, units: Sequence[Unit], name: str) -> str:
+    """SHA-256, in hexadecimal, of `whole_params` as little-endian numbers. Collective."""
+    digest = hashlib.sha256()
+    for whole in whole_params(spec, units, name):
         size = whole.dtype.itemsize
         # as integers, since bfloat16 has no buffer of its own; no copy on little-endian machines
         digest.update(whole.view(f"u{size}").astype(f"<u{size}", copy=False).data)
