@@ -189,7 +189,10 @@ def prepare(config: TrainConfig, world: Group, *, task: Task | None = None, poli
     sizes = tables(task, settings, setup.geometry.mesh.data_ranks)
     _check_room(setup, task, settings, sizes, world)
     _check_inputs(setup, sizes.train, task)
-    compare_model(setup.wrapping, world)
+    if setup.wrapping.divided and task.divided is None:
+        raise ConfigError(f"of the outputs of the model {task.model.name} each tensor parallel rank has a part, and "
+                          "the task has no loss for that: give it `divided`, such as DividedCrossEntropy(place)")
+    compare_model(setup.wrapping, world, setup.geometry.tensors)
     grid, written = mesh(world, setup.geometry.mesh), set[str]()
     geometry = setup.geometry.at(grid.group(Axis.SHARD).rank)
     stream = stream_for(world)
