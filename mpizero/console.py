@@ -14,7 +14,7 @@ from mpizero.dtypes import ITEMSIZE
 from mpizero.engine.config import Settings
 from mpizero.engine.job import Job
 from mpizero.engine.trainer import StepRecord
-from mpizero.layout import DEVICE, OWNED, REPLICATED, Wrapping
+from mpizero.layout import DEVICE, OWNED, REPLICATED
 from mpizero.memory.kinds import ACTIVATIONS, MODEL_STATE, WORKSPACE
 from mpizero.planner import formula_sizes
 from mpizero.quantities import in_units
@@ -43,9 +43,11 @@ def header(job: Job) -> str:
     """What runs where."""
     settings, world, wrapping = job.settings, job.world, job.wrapping
     mesh = f"{counted(job.geometry.replicas, 'replica')} x {counted(job.geometry.shards, 'shard')}"
+    if job.geometry.tensors > 1:
+        mesh += f" x {job.geometry.tensors} tensor parallel ranks"
     lines = [
         f"{world.library}; {counted(world.size, 'rank')}: {ranks_on(world.hosts)}",
-        f"model {job.task.model.name}: psi = {wrapping.numel:,} parameters{_frozen(wrapping)} in "
+        f"model {job.task.model.name}: psi = {job.task.model.spec.psi:,} parameters{_frozen(job)}{_part(job)} in "
         f"{counted(len(wrapping.units), 'unit')}, {wrapping.padded_numel - wrapping.numel} of padding; "
         f"{precision(vars(settings))}; {job.task.data.describe()}",
         f"stage {settings.step.stage}: {mesh}; {_batch(job)}{_overlap(job)}",
@@ -70,14 +72,22 @@ def _overlap(job: Job) -> str:
     return "; collectives overlap with computation" if job.settings.step.overlap and job.world.size > 1 else ""
 
 
-def _frozen(wrapping: Wrapping) -> str:
-    return f" ({wrapping.frozen_numel:,} frozen)" if wrapping.frozen_numel else ""
+def _frozen(job: Job) -> str:
+    frozen = job.task.model.spec.frozen_psi
+    return f" ({frozen:,} frozen)" if frozen else ""
+
+
+def _part(job: Job) -> str:
+    """Of a tensor parallel rank."""
+    return f", {job.wrapping.numel:,} of them a rank's part," if job.geometry.tensors > 1 else ""
 
 
 def _batch(job: Job) -> str:
     """`16 samples a rank x 2 microbatches = 128 a step`; with what is only there to fill up ranks and microbatches."""
-    settings, pads = job.settings, replace(job.settings, global_batch=None).samples(job.world.size) - job.samples
-    return (f"{counted(settings.batch_size, 'sample')} a rank x {counted(settings.step.accumulation, 'microbatch')} = "
+    settings, ranks, tensor = job.settings, job.mesh.shape.data_ranks, job.geometry.tensors
+    pads = replace(settings, global_batch=None).samples(ranks) - job.samples
+    one = "a rank" if tensor == 1 else f"for each {tensor} tensor parallel ranks"
+    return (f"{counted(settings.batch_size, 'sample')} {one} x {counted(settings.step.accumulation, 'microbatch')} = "
             f"{job.samples:,} a step" + (f" and {counted(pads, 'pad')} that {'weigh' if pads > 1 else 'weighs'} nothing"
                                          if pads else ""))
 

@@ -242,7 +242,8 @@ def test_tables_fit_a_terminal():
     """Rows that differ in their stage alone are one; what is not equal is named."""
     row = {"row": "stage", "ranks": 4, "shard_size": 4, "tensor_size": 1, "weights_equal_dp": True,
            "moments_equal_dp": True, "losses_equal_dp": True, "after_backward": 228_592, "peak": 230_920,
-           "moments_equal_dp": True, "losses_equal_dp": True, "after_backward": 228_592, "peak": 230_920,
+           "sent": 97_968, "messages": 30, "bytes_equal_plan": True, "bytes_equal_formula": True,
+           "traffic_equals_plan": True,
            "traffic_equals_formula": True, "replicas_equal": True}
     rows = [row | {"stage": stage} for stage in ("0", "1", "1-allreduce", "2", "3", "3-broadcast")]
     one = proof.show_stages(rows).split("\n")

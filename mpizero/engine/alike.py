@@ -13,6 +13,7 @@ from mpizero.engine.gather import gather_data
 from mpizero.engine.versions import versions
 from mpizero.errors import ConfigError, DataError
 from mpizero.layout import Wrapping
+from mpizero.layout.tensor import parts_of
 from mpizero.text import numbers, ranks_on
 
 # May differ between hosts: where the data lies (its content may not), how much memory a device has, and how
@@ -52,17 +53,25 @@ def compare_data(fingerprint: int, world: Group) -> None:
                         "the same files")
 
 
-def compare_model(wrapping: Wrapping, world: Group) -> None:
-    """ConfigError on every rank unless all have the same model in the same units. Collective."""
+def compare_model(wrapping: Wrapping, world: Group, tensor: int = 1) -> None:
+    """ConfigError on every rank unless all have the same model in the same units; of `tensor` ranks each its own part.
+    Collective."""
     units = [f"{unit.name}{' (frozen)' if unit.frozen else ''}: "
              + ", ".join(f"{param.name} {param.shape}" for param in unit.params) for unit in wrapping.units]
     segments = [f"{segment.name} of units {segment.units}" for segment in wrapping.segments]
-    every = gather_data(world, {"unit": units, "segment": segments})
+    parts = sorted(parts_of(param for unit in wrapping.units for param in unit.params))
+    every = gather_data(world, {"unit": units, "segment": segments, "parts": parts})
     for what in ("unit", "segment"):
         facts = [{f"{what} {number}": text for number, text in enumerate(rank[what])} for rank in every]
         found = differences(facts, world.hosts)
         if found:
             raise ConfigError(f"the model differs between ranks: {found}. Give all of them the same task and policy")
+    wrong = [rank for rank, facts in enumerate(every) if facts["parts"] not in ([], [rank % tensor])]
+    if wrong:
+        rank = wrong[0]
+        raise ConfigError(f"rank {rank} has part {numbers(every[rank]['parts'])} of the model, but among {tensor} "
+                          f"tensor parallel ranks it is number {rank % tensor}: make its model with "
+                          f"place=TensorPlace({rank % tensor}, {tensor})")
 
 
 def flat(settings: Settings) -> dict[str, Any]:

@@ -182,10 +182,16 @@ def prepare(config: TrainConfig, world: Group, *, task: Task | None = None, poli
                    reduce_dtype=settings.reduce_dtype, sum_dtype=settings.sum_dtype, optimizer=settings.optim.spec,
                    policy=policy or named_policy(settings.wrap, task.model.spec, settings.dtype))
     check_host(setup, world)
-    sizes = tables(task, settings, setup.geometry.mesh.data_ranks)
+    limited = settings.device_memory is not None or settings.host_memory is not None
+    in_files = setup.geometry.placement.tiers.checkpoints is NVME
+    # what batches weigh is known from batches: nobody is asked for one where nothing follows
+    sizes = tables(task, settings, setup.geometry.mesh.data_ranks) if limited or in_files else Tables(None, None)
     check_room(setup, task, settings, sizes, world)
     check_inputs(setup, sizes.train, task)
-    compare_model(setup.wrapping, world)
+    if setup.wrapping.divided and task.divided is None:
+        raise ConfigError(f"of the outputs of the model {task.model.name} each tensor parallel rank has a part, and "
+                          "the task has no loss for that: give it `divided`, such as DividedCrossEntropy(place)")
+    compare_model(setup.wrapping, world, setup.geometry.tensors)
     grid, written = mesh(world, setup.geometry.mesh), set[str]()
     geometry = setup.geometry.at(grid.group(Axis.SHARD).rank)
     stream = stream_for(world)

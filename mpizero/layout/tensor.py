@@ -10,6 +10,7 @@ all ranks hold; of their gradient, too, each has a summand.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from mpizero.errors import ConfigError
@@ -52,6 +53,13 @@ class TensorPlace:
     def _part(self, param: ParamSpec, shape: tuple[int, ...], row: int = 0,
               columns: tuple[tuple[int, int], ...] = ()) -> ParamSpec:
         return param if self.size == 1 else replace(param, shape=shape, whole=param, row=row, columns=columns)
+
+
+def parts_of(params: Iterable[ParamSpec]) -> set[int]:
+    """The numbers of the parts that those are which divide."""
+    return {param.columns[0][0] // (param.columns[0][1] - param.columns[0][0]) if param.columns
+            else param.row // param.shape[0]
+            for param in params if param.whole is not None and not param.tile and not param.copied}
 
 
 def require_divides(what: str, count: int, size: int) -> None:

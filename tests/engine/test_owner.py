@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from mpizero.engine import job as job_module
+from mpizero.engine import fits
 from mpizero.engine.agreement import _of_ranks
 from mpizero.engine.job import prepare
 from mpizero.engine.summary import summarise
@@ -62,9 +62,9 @@ def test_a_host_needs_room_for_what_each_of_its_ranks_plans(group, monkeypatch):
     peaks = {1: [559_744], 4: [106_432, 186_240, 186_240, 186_240]}.get(group.size)
     if peaks is None:
         pytest.skip("by hand for 1 and 4 ranks")
-    monkeypatch.setattr(job_module, "available_bytes", lambda: sum(peaks))
+    monkeypatch.setattr(fits, "available_bytes", lambda: sum(peaks))
     prepare(config, group)
-    monkeypatch.setattr(job_module, "available_bytes", lambda: sum(peaks) - 1)
+    monkeypatch.setattr(fits, "available_bytes", lambda: sum(peaks) - 1)
     with pytest.raises(OutOfDeviceMemory, match=f"come to {in_units(sum(peaks))} "):
         prepare(config, group)
 
