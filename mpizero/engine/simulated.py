@@ -80,7 +80,7 @@ def _shared(ranks: Sequence[Row]) -> Iterator[tuple[str, str, float]]:
     """Kind of work, segment or unit, and seconds of what tensor parallel ranks did together."""
     for op, name, seconds in _along(Axis.TENSOR, ranks):
         name, _, what = name.partition(SHARED)
-        yield what or ("all_reduce_shard" if op == "all_reduce" else op), name, seconds
+        yield what or ("all_reduce_copied" if op == "all_reduce" else op), name, seconds
 
 
 def _along(axis: Axis, ranks: Sequence[Row]) -> Iterator[tuple[str, str, float]]:

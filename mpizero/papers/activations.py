@@ -17,6 +17,10 @@ so 32 h with flash attention and no dropout, and Korthikanti's 34 h + 5 a s (sec
 keeps the last norm's output and the logits. The loss computes in float32, as Hugging Face and torchtitan do; when it is
 differentiated it holds three float32 numbers a logit: log-probabilities and two gradients. A fused one (that of
 flash-attention, Liger's, ours) writes the gradient over the logits.
+
+Of T tensor parallel ranks each has 1/T of queries, keys, values, scores, attention's output, the MLP's 4 h and the
+logits; both norms' inputs and outputs and the masks behind attention and MLP all have, so that eager attention with
+dropout keeps 10 h + 24 h/T + 5 a s/T (Korthikanti sec. 4.2.1).
 """
 
 from __future__ import annotations
@@ -27,23 +31,27 @@ from mpizero.layout.models import INT64, GPTConfig
 
 # ZeRO sec. 6.1, 100B parameters, MP 16: half of what its formula gives, without a derivation
 PRINTED_100B_CHECKPOINTS, PRINTED_100B_PARTITIONED = 33 * 10**9, 2 * 10**9
-BLOCK_VALUES, FLOAT32 = 16, 4
+FLOAT32 = 4
 
 
 def pytorch(config: GPTConfig, shape: tuple[int, ...], dtype: str, *, eager: bool = False,
-            fused_loss: bool = False) -> ActivationBytes:
-    """Of a microbatch of `shape` (samples, tokens). eager: attention without flash, and dropout. See [Note: What
-    PyTorch keeps]."""
+            fused_loss: bool = False, parts: int = 1) -> ActivationBytes:
+    """Of a microbatch of `shape` (samples, tokens). eager: attention without flash, and dropout. parts: tensor parallel
+    ranks, with both halves of a block apart. See [Note: What PyTorch keeps]."""
     (batch, seq), size = shape, ITEMSIZE[dtype]
-    tokens, width, heads = batch * seq, config.d_model, config.heads
-    flow = tokens * width * size
-    attention = heads * seq * (2 * size + 1) + 2 * width if eager else FLOAT32 * heads
-    # its input is the first norm's; embedding's dropout keeps a mask as well
-    block = SegmentBytes(flow, (BLOCK_VALUES - 1) * flow + tokens * (attention + 4 * FLOAT32))
-    embedding = SegmentBytes(flow, tokens * width if eager else 0)
-    head = SegmentBytes(tokens * config.vocab * size, flow + tokens * 2 * FLOAT32)
-    loss = 2 * FLOAT32 * tokens if fused_loss else 3 * FLOAT32 * tokens * config.vocab
-    return ActivationBytes(INT64 * tokens, INT64 * tokens, (embedding, *[block] * config.layers, head), loss)
+    tokens, width, vocab = batch * seq, config.d_model, config.vocab // parts
+    flow, own, heads, mask = tokens * width * size, tokens * width // parts * size, config.heads // parts, width * eager
+    attention = heads * seq * (2 * size + 1) if eager else FLOAT32 * heads
+    # each half keeps its input, which its norm reads, too; embedding's dropout keeps a mask as well
+    halves = (SegmentBytes(flow, flow + 4 * own + tokens * (attention + mask + 2 * FLOAT32)),
+              SegmentBytes(flow, flow + 8 * own + tokens * (mask + 2 * FLOAT32)))
+    block = SegmentBytes(flow, sum(half.kept for half in halves) + flow)
+    embedding = SegmentBytes(flow, tokens * mask)
+    head = SegmentBytes(tokens * vocab * size, flow + tokens * 2 * FLOAT32)
+    loss = 2 * FLOAT32 * tokens if fused_loss else 3 * FLOAT32 * tokens * vocab
+    segments = (embedding, *((block,) if parts == 1 else halves) * config.layers, head)
+    return ActivationBytes(INT64 * tokens, INT64 * tokens, segments, loss, ranks=parts,
+                           loss_parts=3 * parts * FLOAT32 * tokens if parts > 1 else 0)
 
 
 def transformer_activations(hidden: int, batch: int, seq: int, layers: int) -> int:

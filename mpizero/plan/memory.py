@@ -68,7 +68,7 @@ def answer(options: Options) -> dict[str, Any]:
         found["actions"] = [{"action": show_action(point.action), "live": sum(point.live.values()),
                              "peak": point.peak_bytes, **point.live} for point in plan.points]
     if options["compare"]:
-        estimates = others(model.spec.psi, step.geometry.shards, step.settings.stage, step.geometry.dtype,
+        estimates = others(step.wrapping.numel, step.geometry.shards, step.settings.stage, step.geometry.dtype,
                            model.largest_leaf, model.largest_unit, step.geometry.optimizer)
         found["compare"] = [vars(estimate) for estimate in estimates]
     return found
@@ -85,13 +85,16 @@ def _formulas(step: Setup) -> dict[str, Any]:
     """Of padded parameters; the paper's own counts none. Frozen ones are stored, and nothing else."""
     geometry, stage = step.geometry, step.settings.stage
     dtype, optimizer = geometry.dtype, geometry.optimizer
-    ranks, shards, units = "N" if geometry.replicas == 1 else "F", geometry.shards, step.wrapping.units
+    ranks = "N" if geometry.replicas == geometry.tensors == 1 else "F"
+    shards, units = geometry.shards, step.wrapping.units
     if geometry.placement.params is OWNED:
         shards, units = 1, tuple(unit for index, unit in enumerate(units) if geometry.owns(index))
     frozen = sum(unit.numel for unit in units if unit.frozen)
     trained = sum(unit.numel for unit in units) - frozen
     unpadded = stage_bytes(trained, stage, shards, dtype, geometry.sums, optimizer)
     text = form_text(stage, dtype, ranks, geometry.sums, optimizer)
+    if geometry.tensors > 1:
+        text += f" of the {trained:,} that a rank has"
     if geometry.placement.params is OWNED:
         text = f"{text} on average and {text.removesuffix(f'/{ranks}')} of the {trained:,} that this rank owns"
     if frozen:
@@ -124,13 +127,15 @@ def _activations(model: PlannedModel, step: Setup, batch: int) -> dict[str, Any]
         digest_peak(place), actions_peak(step.lists.longest(), place, tables[OURS])) if peak)
     found: dict[str, Any] = {"batch_size": batch, "context": context, "device_peak": device[OURS],
                              "device_peak_of": device, "after_forward": live[OURS][turn],
-                             "kept_inputs": max(point.live[KEPT_INPUT] for point in ours),
+                             "kept_inputs": ours[turn].live[KEPT_INPUT],
                              "peak": peaks[OURS], "peak_of": peaks}
     if model.gpt is not None:
         sizes = (model.gpt.d_model, batch, context, model.gpt.layers)
         found["formula"] = step.geometry.itemsize * transformer_activations(*sizes)
         kept = recompute_checkpoints(*sizes, step.settings.recompute_interval)  # of 2 bytes each
-        found["recompute_formula"] = kept * step.geometry.itemsize // 2
+        parts = step.geometry.tensors if step.settings.partition_activations else 1
+        found["recompute_formula"] = plain(Fraction(kept * step.geometry.itemsize // 2, parts))
+        found["parts"] = parts
     return found
 
 
@@ -181,8 +186,9 @@ def _show_activations(found: dict[str, Any] | None) -> str:
     if found["kept_inputs"]:
         rows.insert(1, ["of it inputs that recompute keeps", found["kept_inputs"]])
     if "formula" in found:
+        parts = f", 1/{found['parts']} of" if found["parts"] > 1 else ","
         rows += [["12 hd batch seq layers elements (ZeRO)", found["formula"]],
-                 ["with recompute, bsz seq hd nl / ci elements (ZeRO-Infinity)", found["recompute_formula"]]]
+                 [f"with recompute{parts} bsz seq hd nl / ci elements (ZeRO-Infinity)", found["recompute_formula"]]]
     rows += [[f"device, all kinds: {PROGRAMS[program]}", found["device_peak_of"][program]]
              for program in reversed(found["device_peak_of"])]
     samples, tokens = counted(found["batch_size"], "sample"), counted(found["context"], "token")

@@ -6,14 +6,12 @@ import argparse
 import re
 import textwrap
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
 from typing import Any, TypeVar
 
 from mpizero.cli import FLAGS
 from mpizero.errors import ConfigError
-from mpizero.layout import freeze
 from mpizero.machine import LECTURE_TOKENS
-from mpizero.planner.model import UNITS, PlannedModel, blocks, flat, gpt, mlp
+from mpizero.planner.model import UNITS, PlannedModel, blocks, flat, frozen, gpt, mlp
 from mpizero.quantities import parse_params
 from mpizero.schedule import StepSettings
 from mpizero.text import counted
@@ -84,7 +82,7 @@ def add_model(parser: argparse.ArgumentParser, required: bool = True) -> None:
                         help=f"tokens of a sample; with --gpt: its positions ({CONTEXT})")
 
 
-def add_as_train(parser: argparse.ArgumentParser, *names: str) -> None:
+def add_as_train(parser: Parser, *names: str) -> None:
     """Flags as `mpizero.train` has them, with the values that a step has without them."""
     for name in names:
         field = FLAGS[name]
@@ -99,10 +97,21 @@ def model_of(options: Options) -> PlannedModel:
     if options["gpt"] is None and (options["params"] is None and options["model"] == "mlp"
                                    or options.get("batch_size") is None):
         ignored(options, ("context",), "is of the samples of a --gpt, or of --batch-size without shapes")
-    model = _named_model(options)
-    # another number of units would have other names
-    patterns = options.get("freeze")
-    return replace(model, spec=freeze(model.spec, patterns), cut=None) if patterns else model
+    model, patterns = _named_model(options), options.get("freeze")
+    return frozen(model, patterns) if patterns else model
+
+
+def part_of(model: PlannedModel, size: int) -> PlannedModel:
+    """What the first of `size` tensor parallel ranks has of it. ConfigError where nobody knows."""
+    if size == 1:
+        return model
+    if model.divide is None:
+        raise ConfigError(f"`tensor_size` {size} divides heads, columns and vocabulary, which {model.name} does not "
+                          "tell: give the shapes by --gpt or --model mlp, or leave it out")
+    try:
+        return model.divide(size)
+    except ConfigError as error:  # names fields, which are no flags here
+        raise ConfigError(re.sub("`(heads|hidden|classes)`", r"\1", str(error))) from None
 
 
 def _named_model(options: Options) -> PlannedModel:

@@ -9,7 +9,7 @@ from typing import Any
 
 from mpizero.cli import FLAGS
 from mpizero.layout import ADAM, MASTER, OPTIMIZERS, OptimizerSpec, named_policy, optimizer_spec, require_narrow
-from mpizero.plan.options import Options, add_as_train, add_ranks, model_of, wrapped
+from mpizero.plan.options import Options, add_as_train, add_ranks, model_of, part_of, wrapped
 from mpizero.planner.model import PlannedModel
 from mpizero.schedule import Setup, StepSettings, set_up
 from mpizero.text import counted, precision
@@ -41,9 +41,10 @@ def optimizer_of(options: Options) -> OptimizerSpec:
 
 
 def step_of(options: Options) -> tuple[PlannedModel, Setup]:
-    """What `add_model`'s and `add_step`'s flags stand for: the very lists that a run would execute."""
+    """What `add_model`'s and `add_step`'s flags stand for: the very lists that a run would execute; of tensor parallel
+    ranks those of the first."""
     chosen = {name: options[name] for name in SETTINGS} | {"overlap": options["overlap"] == "on"}
-    model, settings = model_of(options), StepSettings(**chosen)
+    model, settings = part_of(model_of(options), options["tensor_size"]), StepSettings(**chosen)
     return model, set_up(model.spec, options["ranks"], settings, optimizer=optimizer_of(options),
                          policy=named_policy(options["wrap"], model.spec, options["dtype"]),
                          **{name: options[name] for name in PRECISION})
@@ -52,8 +53,8 @@ def step_of(options: Options) -> tuple[PlannedModel, Setup]:
 def described(model: PlannedModel, step: Setup) -> dict[str, Any]:
     """What was asked, for the head of an answer."""
     wrapping, geometry = step.wrapping, step.geometry
-    return {"model": model.name, "psi": wrapping.numel, "padded_psi": wrapping.padded_numel,
-            "frozen_psi": wrapping.frozen_numel,
+    return {"model": model.name, "psi": model.spec.psi, "own_psi": wrapping.numel,
+            "padded_psi": wrapping.padded_numel, "frozen_psi": model.spec.frozen_psi,
             "units": len(wrapping.units), "ranks": geometry.mesh.ranks, "replicas": geometry.replicas,
             **asdict(step.settings), "shard_size": geometry.shards, "dtype": geometry.dtype,
             "reduce_dtype": geometry.wire, "sum_dtype": geometry.sums}
@@ -62,16 +63,20 @@ def described(model: PlannedModel, step: Setup) -> dict[str, Any]:
 def head(answer: Mapping[str, Any]) -> str:
     """Two lines that say what the tables below are of."""
     steps = [name.replace("_", " ") + ("" if answer[name] is True else f" {answer[name]}")
-             for name in SETTINGS if name not in ("stage", "shard_size")
+             for name in SETTINGS if name not in ("stage", "shard_size", "tensor_size")
              if answer[name] and (name, answer[name]) not in (("accumulation", 1), ("recompute_interval", 1))]
-    padding = answer["padded_psi"] - answer["psi"]
+    padding = answer["padded_psi"] - answer["own_psi"]
     frozen = f" ({answer['frozen_psi']:,} frozen)" if answer["frozen_psi"] else ""
-    mesh = f"{counted(answer['ranks'], 'rank')} = {answer['replicas']:,} x {answer['shard_size']:,} (replicas x shards)"
+    own = f", of which a rank has {answer['own_psi']:,}" if answer["tensor_size"] > 1 else ""
+    sizes, axes = f"{answer['replicas']:,} x {answer['shard_size']:,}", "replicas x shards"
+    if answer["tensor_size"] > 1:
+        sizes, axes = f"{sizes} x {answer['tensor_size']}", f"{axes} x tensor"
     return "\n".join([
-        answer["model"],
-        f"psi = {answer['psi']:,} parameters{frozen} in {counted(answer['units'], 'unit')}, {padding:,} elements of "
-        "padding",
-        *wrapped(", ".join([f"stage {answer['stage']} in {precision(answer)}", mesh, *steps]))])
+        *wrapped(answer["model"]),
+        *wrapped(f"psi = {answer['psi']:,} parameters{frozen}{own} in {counted(answer['units'], 'unit')}, {padding:,} "
+                 "elements of padding"),
+        *wrapped(", ".join([f"stage {answer['stage']} in {precision(answer)}",
+                            f"{counted(answer['ranks'], 'rank')} = {sizes} ({axes})", *steps]))])
 
 
 def k_text(answer: Mapping[str, Any]) -> str:

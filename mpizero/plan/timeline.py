@@ -17,12 +17,13 @@ from mpizero.dtypes import DTYPES, full_name
 from mpizero.errors import ConfigError
 from mpizero.layout import DEVICE, NVME, Tiers, parse_offload
 from mpizero.plan.options import (
-    Options, add_as_train, add_batch, add_model, add_ranks, argument_type, batch_of, count, ignored, model_of, wrapped,
+    Options, add_as_train, add_batch, add_model, add_ranks, argument_type, batch_of, count, ignored, model_of, part_of,
+    wrapped,
 )
 from mpizero.plan.rates import COMPUTE, LINKS, add_machine, facts, machine_of, rates_text
 from mpizero.planner import fullest_and_emptiest
 from mpizero.planner.costs import Costs, machine_costs
-from mpizero.planner.model import GRAIN, flat
+from mpizero.planner.model import GRAIN, OURS, flat
 from mpizero.planner.timeline import LEGEND, Timeline, gantt, simulate
 from mpizero.quantities import parse_seconds
 from mpizero.report.timeline import plot
@@ -33,9 +34,9 @@ HELP = "when each action would run, with and without prefetch"
 EXAMPLE = "timeline --units 4 --limit 2 --no-backward-prefetch"
 OF_THE_HOST = ("host_bandwidth", "host_adam")  # rates that count where something rests there
 BY_HAND = {"forward": 2.0, "backward": 4.0, "all_gather": 1.5, "reduce_scatter": 1.5}  # seconds of one unit
-OF_A_MODEL = {"tiles": 1, "stage": "3", "accumulation": 1, "dtype": "float16", **dict.fromkeys((
+OF_A_MODEL = {"tiles": 1, "stage": "3", "accumulation": 1, "tensor_size": 1, "dtype": "float16", **dict.fromkeys((
     "context", "ranks", "ranks_per_host", "batch_size", "tokens", "shard_size", "gpu", "machine", "nics", "rings",
-    "offload", *COMPUTE, *LINKS, *OF_THE_HOST))}  # flag -> what it is unless given
+    "offload", "partition_activations", *COMPUTE, *LINKS, *OF_THE_HOST))}  # flag -> what it is unless given
 UNITS, RANKS = 4, 2  # of a timeline by hand
 LIMIT = 2  # gathered units: one computes while the next is gathered, as FSDP's limit_all_gathers allows
 STAGES = ("0", "1", "2", "3", "3-broadcast")
@@ -71,6 +72,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     for_model.add_argument("--stage", choices=STAGES, default="3", help="what is sharded (3)")
     for_model.add_argument("--shard-size", type=argument_type(count), metavar="F",
                            help="ranks among which state is sharded (all)")
+    add_as_train(for_model, "tensor-size", "partition-activations")
     for_model.add_argument("--accumulation", type=argument_type(count), default=1, metavar="A",
                            help="microbatches in a step (1)")
     for_model.add_argument("--dtype", type=full_name, choices=DTYPES, default="float16",
@@ -133,14 +135,17 @@ def _of_model(options: Options) -> tuple[Setup, Costs, dict[str, Any]]:
                           "optimizer rest on cpu here, and ask `plan fit` for the others")
     if tiers == Tiers():
         ignored(options, OF_THE_HOST, "is of what rests on the host, and nothing does (as by `offload`)")
-    model = model_of(options)
-    _, tokens = batch_of(options, model)
+    model = part_of(model_of(options), options["tensor_size"])
+    batch, tokens = batch_of(options, model)
     step = set_up(model.spec, options["ranks"], dtype=options["dtype"],
                   settings=_settings(options, stage=options["stage"], shard_size=options["shard_size"],
-                                     accumulation=options["accumulation"], offload=options["offload"]))
+                                     accumulation=options["accumulation"], offload=options["offload"],
+                                     tensor_size=options["tensor_size"],
+                                     partition_activations=options["partition_activations"]))
     step = replace(step, geometry=fullest_and_emptiest(step.geometry)[0])  # whose update lasts longest
-    costs = machine_costs(model, step.geometry, machine_of(options), tokens, options["ranks_per_host"])
-    same = ("ranks", "ranks_per_host", "stage", "accumulation", "dtype", *BY_HAND)
+    known = model.activations(OURS, batch, options["dtype"]) if model.programs else None
+    costs = machine_costs(model, step.geometry, machine_of(options), tokens, options["ranks_per_host"], known)
+    same = ("ranks", "ranks_per_host", "stage", "tensor_size", "accumulation", "dtype", *BY_HAND)
     return step, costs, {"model": model.name, **{name: options[name] for name in same}, "tokens": tokens,
                          "shard_size": step.geometry.shards, "offload": options["offload"],
                          **facts(options, *RATES, *(() if tiers == Tiers() else OF_THE_HOST))}
@@ -190,7 +195,8 @@ def show(answer: dict[str, Any]) -> str:
         what, rates = f"{counted(answer['units'], 'unit')}; {seconds}", []
     else:
         what = (f"{answer['model']}; stage {answer['stage']} in {answer['dtype']} on "
-                f"{counted(answer['ranks'], 'rank')}, {answer['ranks_per_host']:,} a host, F {answer['shard_size']:,}; "
+                f"{counted(answer['ranks'], 'rank')}, {answer['ranks_per_host']:,} a host, F {answer['shard_size']:,}, "
+                f"T {answer['tensor_size']}; "
                 f"{answer['tokens']:,} tokens x {answer['accumulation']} each")
         rates = ["", *wrapped(f"Seconds are an estimate. {rates_text(answer)}")]
     lines = [*wrapped(what), f"{how}; {limit} of gathered units", "", *answer["gantt"], "", *wrapped(LEGEND), "",

@@ -6,6 +6,7 @@ import argparse
 from dataclasses import replace
 from typing import Any
 
+from mpizero.errors import ConfigError
 from mpizero.layout import ADAM, DEVICE, NVME, OWNED, ActivationBytes
 from mpizero.papers.sharding import full_sharding, hybrid_sharding, hybrid_sharding_printed
 from mpizero.plan.options import Options, add_batch, add_model, ignored, told_batch, wrapped
@@ -13,6 +14,7 @@ from mpizero.plan.rates import LINKS, add_machine, facts, machine_of, rates_text
 from mpizero.plan.steps import add_optimizer, add_step, described, head, step_of
 from mpizero.plan.tiers import own_table, steady_moves
 from mpizero.planner import formula_sent, formula_sizes, links, plan_traffic_by_shard_rank, sent_by_op, sent_bytes
+from mpizero.planner.formulas import AT_THE_ENDS, shared_inputs
 from mpizero.planner.model import PlannedModel
 from mpizero.quantities import in_units
 from mpizero.schedule import Setup
@@ -26,7 +28,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     add_model(parser)
     add_step(parser)
     add_optimizer(parser)
-    add_batch(parser, "with --offload checkpoints=cpu, whose inputs move")
+    add_batch(parser, "with --tensor-size, whose ranks sum activations, and with --offload checkpoints=cpu")
     add_machine(parser, *LINKS)
 
 
@@ -34,8 +36,9 @@ def answer(options: Options) -> dict[str, Any]:
     """Keys sent_bytes (of the rank that sends most, as are by_op and messages), all_ranks_bytes, inter_, intra_ and
     host_bytes, seconds (one after the other), formulas, moved_bytes (between tiers, by link), and what was asked."""
     model, step = step_of(options)
-    moved = steady_moves(step, _kept_inputs(model, step, options))
-    by_shard_rank = plan_traffic_by_shard_rank(step.lists.step(), step.geometry)
+    known = _table_of(model, step, options)
+    moved = steady_moves(step, known)
+    by_shard_rank = plan_traffic_by_shard_rank(step.lists.step(), step.geometry, known)
     busiest = max(by_shard_rank, key=lambda shard_rank: sent_bytes(by_shard_rank[shard_rank]))
     sends, step = by_shard_rank[busiest], replace(step, geometry=step.geometry.at(busiest))
     per_host, machine = options["ranks_per_host"], machine_of(options)
@@ -47,23 +50,27 @@ def answer(options: Options) -> dict[str, Any]:
             "messages": sum(send.rounds for send in sends), "by_op": sent_by_op(sends),
             "seconds": sum(machine.wire_seconds(*send.busiest, links.route(step.geometry.mesh, send.axis, per_host))
                            for send in sends), **facts(options, *LINKS),
-            "formulas": _formulas(step, per_host), "moved_bytes": moved}
+            "formulas": _formulas(step, per_host) | _shared(model, step, known), "moved_bytes": moved}
 
 
-def _kept_inputs(model: PlannedModel, step: Setup, options: Options) -> ActivationBytes | None:
-    """The table that says how large they are, where they move. ConfigError for what says nothing of a message or a
-    move."""
+def _table_of(model: PlannedModel, step: Setup, options: Options) -> ActivationBytes | None:
+    """The table that says how large activations are, where they are sent or move. ConfigError for what says nothing of
+    a message or a move."""
     tiers = step.geometry.placement.tiers
     if tiers.optimizer is not NVME and options["optimizer"] != ADAM.name:
         ignored(options, ("optimizer",), "changes no message, and a move only with `offload` optimizer=nvme")
     if tiers.optimizer is not NVME:
         ignored(options, ("momentum", "no_master_weights"),
                 "changes no message, and a move only with `offload` optimizer=nvme")
-    if tiers.checkpoints is DEVICE:
+    batch = told_batch(options, model)
+    if step.geometry.tensors > 1 and batch is None:
+        raise ConfigError(f"`tensor_size` {step.geometry.tensors} sends activations, whose bytes follow from "
+                          "`batch_size`: name it, the samples of a microbatch")
+    if tiers.checkpoints is DEVICE and step.geometry.tensors == 1:
         ignored(options, ("batch_size", "tokens"), "changes no message, and a move only with `offload` "
                 "checkpoints=cpu")
         return None
-    return own_table(model, step, told_batch(options, model))
+    return own_table(model, step, batch)
 
 
 def _formulas(step: Setup, per_host: int) -> dict[str, dict[str, Any]]:
@@ -80,13 +87,32 @@ def _formulas(step: Setup, per_host: int) -> dict[str, dict[str, Any]]:
     if geometry.placement.params is OWNED:
         words = "this rank's; on average (3 + 1/F) M (F-1)/F, tied again"
     found: dict[str, dict[str, Any]] = {"a step": {"formula": words, "bytes": formula_sent(geometry, volume)}}
-    if step.settings.stage == "3" and not frozen and world % per_host == 0 and per_host < world:
+    of_papers = step.settings.stage == "3" and geometry.tensors == 1 and not frozen
+    if of_papers and world % per_host == 0 and per_host < world:
         hybrid, printed = (form(model, world, per_host) for form in (hybrid_sharding, hybrid_sharding_printed))
         found |= {
             "full sharding, between hosts": {"formula": "3 M (W-1)/W", "bytes": full_sharding(model, world)},
             "hybrid sharding in hosts, between them": {"formula": "2 M (W-G)/(G W)", "bytes": hybrid},
             "the same as the FSDP paper prints it": {"formula": "2 M (W-1)/(G W)", "bytes": printed}}
     return found
+
+
+def _shared(model: PlannedModel, step: Setup, known: ActivationBytes | None) -> dict[str, dict[str, Any]]:
+    """What tensor parallel ranks of a GPT tell each other."""
+    geometry, settings, size = step.geometry, step.settings, step.geometry.tensors
+    if known is None or model.gpt is None or size == 1 or step.wrapping.frozen_numel:
+        return {}
+    copied = sum(geometry.kept(unit, geometry.placement.optim) for unit in step.wrapping.trained
+                 if step.wrapping.units[unit].copied)
+    each = geometry.wire_itemsize + geometry.sum_itemsize
+    interval = settings.recompute_interval if settings.recompute else None
+    inputs = shared_inputs(model.gpt.layers, interval, settings.partition_activations)
+    blocks = inputs - AT_THE_ENDS
+    words = f"({blocks} + {AT_THE_ENDS}) bsz seq hd (T-1)/T; {blocks / model.gpt.layers:g} a block"
+    nbytes = inputs * known.segments[0].output + known.loss_parts
+    return {"tensor ranks: activations": {"formula": words, "bytes": nbytes // size * (size - 1)},
+            "tensor ranks: gradients of copies": {
+                "formula": f"{each} bytes of each element kept x (T-1)/T", "bytes": each * (copied // size) * (size - 1)}}
 
 
 def _how(answer: dict[str, Any]) -> str:

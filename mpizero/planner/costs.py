@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from mpizero.errors import ConfigError
-from mpizero.layout import DEVICE, MASTER, Axis, Geometry, stored_states
+from mpizero.layout import DEVICE, MASTER, ActivationBytes, Axis, Geometry, stored_states
 from mpizero.machine import Machine
 from mpizero.planner.links import route
 from mpizero.planner.model import PlannedModel
 from mpizero.planner.traffic import plan_traffic
 from mpizero.schedule.actions import (
-    Action, AllReduceGrad, AllReduceShard, Broadcast, ReduceGrad, ReduceScatterGrad, Unshard, bucket_name,
+    Action, AllGatherLoss, AllReduceActivation, AllReduceGrad, AllReduceInputGrad, AllReduceShard, Broadcast,
+    GatherKept, ReduceGrad, ReduceScatterGrad, Share, Unshard, bucket_name,
 )
 from mpizero.schedule.effect import Work
 
@@ -21,8 +22,8 @@ Seconds = float | Sequence[float]
 # kinds of work; the others are of units
 OF_SEGMENTS = ("forward", "backward", "recompute", "download_kept", "upload_kept", "all_reduce_activation",
                "all_reduce_input_grad", "gather_kept", "all_gather_loss")
-OF_UNITS = ("all_gather", "reduce_scatter", "all_reduce", "all_reduce_shard", "optim_step", "broadcast", "reduce",
-            "download", "upload")
+OF_UNITS = ("all_gather", "reduce_scatter", "all_reduce", "all_reduce_shard", "all_reduce_copied", "optim_step",
+            "broadcast", "reduce", "download", "upload")
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,8 @@ class Costs:
     all_gather: Seconds = 0.0
     reduce_scatter: Seconds = 0.0
     all_reduce: Seconds = 0.0  # of a whole gradient
-    all_reduce_shard: Seconds = 0.0
+    all_reduce_shard: Seconds = 0.0  # of its reduced part, across replicas
+    all_reduce_copied: Seconds = 0.0  # of the same, among tensor parallel ranks that hold the unit alike
     optim_step: Seconds = 0.0
     broadcast: Seconds = 0.0
     reduce: Seconds = 0.0
@@ -79,13 +81,19 @@ def _at(seconds: Seconds, index: int) -> float:
 
 
 def machine_costs(model: PlannedModel, geometry: Geometry, machine: Machine, tokens: int,
-                  ranks_per_host: int) -> Costs:
-    """Costs when a rank has `tokens` tokens in a microbatch: those of `planner.seconds`, action by action."""
+                  ranks_per_host: int, table: ActivationBytes | None = None) -> Costs:
+    """Costs when a rank has `tokens` tokens in a microbatch: those of `planner.seconds`, action by action. table: of a
+    microbatch, without which what tensor parallel ranks share costs nothing."""
     units = range(len(geometry.wrapping.units))
 
     def rings(actions: Iterable[Action]) -> list[float]:
         return [machine.wire_seconds(*sent.busiest, route(geometry.mesh, sent.axis, ranks_per_host))
-                for sent in plan_traffic(actions, geometry)]
+                for sent in plan_traffic(actions, geometry, table)]
+
+    def shared(make: Callable[[int], Share | None]) -> list[float]:
+        """Of each segment, if there is such an action."""
+        made = [make(segment.index) for segment in geometry.wrapping.segments]
+        return [0.0 if action is None or table is None else rings([action])[0] for action in made]
 
     def start(rounds: int, axis: Axis) -> float:
         return machine.wire_seconds(0, rounds * (geometry.mesh.size(axis) - 1), route(geometry.mesh, axis,
@@ -99,6 +107,7 @@ def machine_costs(model: PlannedModel, geometry: Geometry, machine: Machine, tok
             return update_seconds(unit, geometry, machine)
         return part(unit) * min(geometry.mesh.ranks, ranks_per_host) / machine.host_adam
 
+    segments = geometry.wrapping.segments
     # whole gradients go round the shard group, or among replicas where nothing is sharded
     axis = Axis.SHARD if geometry.shards > 1 else Axis.REPLICATE
     return Costs(forward=[flops * tokens / machine.flops for flops in model.forward_flops],
@@ -106,6 +115,11 @@ def machine_costs(model: PlannedModel, geometry: Geometry, machine: Machine, tok
                  all_gather=rings(map(Unshard, units)), reduce_scatter=rings(map(ReduceScatterGrad, units)),
                  all_reduce=rings([AllReduceGrad(unit, axis) for unit in units]),
                  all_reduce_shard=rings(map(AllReduceShard, units)),
+                 all_reduce_copied=rings([AllReduceShard(unit, Axis.TENSOR) for unit in units]),
+                 all_reduce_activation=shared(lambda i: AllReduceActivation(i, 0) if segments[i].sums else None),
+                 all_reduce_input_grad=shared(lambda i: AllReduceInputGrad(i, 0) if segments[i].sums_back else None),
+                 gather_kept=shared(lambda i: GatherKept(i, 0) if i and segments[i - 1].sums else None),
+                 all_gather_loss=shared(lambda i: AllGatherLoss(0) if table and table.loss_parts else None),
                  optim_step=list(map(update, units)),
                  broadcast=rings(map(Broadcast, units)), reduce=rings(map(ReduceGrad, units)),
                  download=[geometry.sum_itemsize * part(unit) / machine.host_bandwidth for unit in units],

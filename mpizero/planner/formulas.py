@@ -10,6 +10,9 @@ from mpizero.dtypes import ITEMSIZE
 from mpizero.layout import DEVICE, OWNED, REPLICATED, SHARDED, Geometry, Keep, Placement, Wrapping
 
 
+AT_THE_ENDS = 4  # see `shared_inputs`
+
+
 def formula_after_backward(geometry: Geometry) -> int:
     """The closed form of ZeRO sec. 5 (4 psi + 12 psi/N, 2 psi + 14 psi/N, 16 psi/N), of padded psi. Frozen parameters
     are parameters alone: 2 psi, or 2 psi/N. What rests off the device does not count. Of units that have owners, 16
@@ -79,6 +82,17 @@ def _gathers(wrapping: Wrapping) -> Counter[int]:
             found.update(set(segment.units).difference(before))
             before = segment.units
     return found
+
+
+def shared_inputs(layers: int, interval: int | None = None, partitioned: bool = False) -> int:
+    """How many times (T-1)/T of bsz seq hd elements each of T tensor parallel ranks of a GPT sends for a microbatch. An
+    all-reduce is two: two a block and direction (Megatron-LM, arXiv:1909.08053, sec. 3), behind the embedding and in
+    front of the head. interval: of recompute, None without; of the blocks that share an input the last sum is not
+    needed again. partitioned: each kept input is gathered (P_a of ZeRO, sec. 8.2)."""
+    if interval is None:
+        return 8 * layers + AT_THE_ENDS
+    kept = -(-layers // interval)
+    return 12 * layers - 2 * kept + AT_THE_ENDS + kept * partitioned
 
 
 def _formula_of_owners(geometry: Geometry) -> int:

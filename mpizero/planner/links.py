@@ -49,14 +49,16 @@ def sent_between(sends: Iterable[Sent], mesh: MeshShape, hosts: Sequence[str], r
 
 @lru_cache(maxsize=1024)
 def leaving(mesh: MeshShape, ranks_per_host: int) -> tuple[dict[Axis, int], ...]:
-    """Along each axis, how many ranks send to another host: of three hosts, among which is the busiest.
+    """Along each axis, how many ranks send to another host: of some hosts, among which is the busiest.
 
-    Ranks fill hosts in order, so these are the first, the second, and the one in which the first shard group ends.
+    Ranks fill hosts in order, so these are the first, the second, and the one in which the first shard group ends;
+    where tensor parallel ranks neither fill hosts nor hosts them, any may be.
     """
     if mesh.ranks <= ranks_per_host:
         return (dict.fromkeys(Axis, 0),)
-    hosts = {host: range(host * ranks_per_host, min((host + 1) * ranks_per_host, mesh.ranks))
-             for host in (0, 1, mesh.shard * mesh.tensor // ranks_per_host)}
+    even = ranks_per_host % mesh.tensor == 0 or mesh.tensor % ranks_per_host == 0
+    chosen = {0, 1, mesh.shard * mesh.tensor // ranks_per_host} if even else range(-(-mesh.ranks // ranks_per_host))
+    hosts = {host: range(host * ranks_per_host, min((host + 1) * ranks_per_host, mesh.ranks)) for host in chosen}
     return tuple({axis: sum(mesh.successor(rank, axis) // ranks_per_host != host for rank in ranks) for axis in Axis}
                  for host, ranks in hosts.items())
 

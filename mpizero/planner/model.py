@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Callable, Iterable, Iterator
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from mpizero.layout import ActivationBytes, ModelSpec, ParamSpec, SegmentBytes, SegmentSpec, wrap
+from mpizero.layout import ActivationBytes, ModelSpec, ParamSpec, SegmentBytes, SegmentSpec, freeze, wrap
 from mpizero.layout.models import GPTConfig, MLPSizes, gpt_spec, mlp_spec
 from mpizero.layout.parts import in_parts
+from mpizero.layout.tensor import TensorPlace
 from mpizero.papers.activations import pytorch
 from mpizero.text import counted
 
@@ -26,12 +28,16 @@ PROGRAMS = {  # whose activations a plan can count -> in words
 @dataclass(frozen=True)
 class PlannedModel:
     """A model as a plan knows it. gpt: its sizes, where it is one, so that samples are texts. cut: the same in another
-    number of units, where its units are a mere assumption."""
+    number of units, where its units are a mere assumption. divide: the same as one of so many tensor parallel ranks has
+    it, the first, which needs most: it adds what is added once. None where no shapes are known, or it is a part. parts:
+    what their number must divide."""
 
     name: str
     spec: ModelSpec
     gpt: GPTConfig | None = None
     cut: Callable[[int], PlannedModel] | None = None
+    divide: Callable[[int], PlannedModel] | None = None
+    parts: int = 1
 
     @property
     def context(self) -> int:
@@ -53,8 +59,9 @@ class PlannedModel:
         """What a microbatch leaves in `program`, one of `programs`. fused_loss: PyTorch's; ours always is."""
         assert program in self.programs, f"{program} of {self.name}"
         if program != OURS and self.gpt is not None:
-            table = pytorch(self.gpt, self.shape(batch_size), dtype, eager=program == EAGER, fused_loss=fused_loss)
-            return replace(table, segments=tuple(self._in_parts(table.segments)))
+            table = pytorch(self.gpt, self.shape(batch_size), dtype, eager=program == EAGER, fused_loss=fused_loss,
+                            parts=self.spec.tensor_size)
+            return table if table.ranks > 1 else replace(table, segments=tuple(self._in_parts(table.segments)))
         assert self.spec.activations is not None
         return self.spec.activations(self.shape(batch_size), dtype)
 
@@ -69,13 +76,15 @@ class PlannedModel:
         """Operations per token of each segment's forward.
 
         2 a parameter, of which a tied one counts where it is used last, as a lookup is free; and 4 context h for the
-        scores of a block's attention and their sums (6 psi + 12 L h s a step: PaLM, arXiv:2204.02311, appendix B).
+        scores of a block's attention and their sums (6 psi + 12 L h s a step: PaLM, arXiv:2204.02311, appendix B). Of a
+        tensor parallel rank what it has of them.
         """
         sizes = self._products(self.spec.pieces)
         if self.gpt is not None:
             places = {segment.name: index for index, segment in enumerate(self.spec.segments)}
             for block in (f"h.{index}" for index in range(self.gpt.layers)):
-                sizes[places.get(f"{block}.attn", places.get(block, 0))] += 4 * self.gpt.context * self.gpt.d_model
+                width = self.gpt.d_model // self.spec.tensor_size
+                sizes[places.get(f"{block}.attn", places.get(block, 0))] += 4 * self.gpt.context * width
         return tuple(sizes)
 
     @functools.cached_property
@@ -121,18 +130,33 @@ def gpt(layers: int, d_model: int, heads: int, vocab: int, context: int = 1024, 
         tiles: int = 1) -> PlannedModel:
     """GPT-2's parameters and segments, as they are trained."""
     config = GPTConfig(layers, d_model, heads, context, vocab, tied)
-    name = f"GPT-2 of {layers} layers, width {d_model}, {heads} heads, {vocab:,} tokens{_cut(tiles)}"
-    return PlannedModel(name, gpt_spec(config, tiles), config)
+    name = f"GPT-2 of {layers} layers, width {d_model}, {heads} heads, {vocab:,} tokens"
+    return _divisible(name, functools.partial(gpt_spec, config), tiles, math.gcd(heads, vocab), config)
 
 
 def mlp(hidden: int = 96, layers: int = 5, inputs: int = 32, classes: int = 16, tiles: int = 1) -> PlannedModel:
     """Linears of widths inputs -> hidden -> ... -> classes, as they are trained."""
-    spec = mlp_spec(MLPSizes(hidden, layers, inputs, classes), tiles)
-    return PlannedModel(f"MLP of {layers} Linears, width {hidden}{_cut(tiles)}", spec)
+    sizes = MLPSizes(hidden, layers, inputs, classes)
+    return _divisible(f"MLP of {layers} Linears, width {hidden}", functools.partial(mlp_spec, sizes), tiles,
+                      math.gcd(*sizes.widths[1:]))
 
 
-def _cut(tiles: int) -> str:
-    return f", matrices in {tiles} tiles" if tiles > 1 else ""
+def _divisible(name: str, spec: Callable[[int, TensorPlace], ModelSpec], tiles: int, parts: int,
+               config: GPTConfig | None = None) -> PlannedModel:
+    """A model with shapes."""
+    def divide(size: int) -> PlannedModel:
+        return PlannedModel(f"{name}, divided among {counted(size, 'tensor parallel rank')}",
+                            spec(tiles, TensorPlace(0, size)), config)
+
+    cut = f", matrices in {tiles} tiles" if tiles > 1 else ""
+    return PlannedModel(name + cut, spec(tiles, TensorPlace()), config, divide=divide, parts=1 if tiles > 1 else parts)
+
+
+def frozen(model: PlannedModel, patterns: Sequence[str]) -> PlannedModel:
+    """`model` with the parameters frozen whose names match one of `patterns`; see `layout.freeze`."""
+    divide = model.divide
+    return replace(model, spec=freeze(model.spec, patterns), cut=None,  # other units would have other names
+                   divide=divide and (lambda size: frozen(divide(size), patterns)))
 
 
 def blocks(layers: int = 40, d_model: int = 5120, vocab: int = 32_000) -> PlannedModel:

@@ -34,8 +34,8 @@ TENSOR = "tensor"
 NAMES = {COMPUTE: "compute", COMMUNICATION: "comm", REPLICAS: "replica", TENSOR: "tensor", DOWN: "down",  # in charts
          UP: "up", ON_HOST: "host"}
 LETTER = {"forward": "F", "recompute": "C", "backward": "B", "all_gather": "A", "reduce_scatter": "R",
-          "all_reduce": "S", "all_reduce_shard": "S", "optim_step": "U", "broadcast": "A", "reduce": "R",
-          "download": "v", "upload": "^",
+          "all_reduce": "S", "all_reduce_shard": "S", "all_reduce_copied": "S", "optim_step": "U", "broadcast": "A",
+          "reduce": "R", "download": "v", "upload": "^",
           "download_kept": "v", "upload_kept": "^", "all_reduce_activation": "S", "all_reduce_input_grad": "S",
           "gather_kept": "A", "all_gather_loss": "A"}  # by kind of work
 # a broadcast is an A too, and a reduction to the owner an R

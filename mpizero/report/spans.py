@@ -19,7 +19,8 @@ TRACK_INCHES = 0.32  # height of a row
 # Kinds of work (`schedule.effects.Work`) -> what their bar is called
 SPAN_OF_WORK = {"forward": "forward", "recompute": "recompute", "backward": "backward", "optim_step": "update",
                 "all_gather": "all_gather", "reduce_scatter": "reduce_scatter", "all_reduce": "all_reduce",
-                "all_reduce_shard": "all_reduce", "broadcast": "all_gather", "reduce": "reduce_scatter",
+                "all_reduce_shard": "all_reduce", "all_reduce_copied": "all_reduce", "broadcast": "all_gather",
+                "reduce": "reduce_scatter",
                 "download": "move", "upload": "move", "download_kept": "move", "upload_kept": "move",
                 "all_reduce_activation": "all_reduce", "all_reduce_input_grad": "all_reduce",
                 "gather_kept": "all_gather", "all_gather_loss": "all_gather"}

@@ -237,8 +237,9 @@ def _collective(action: Collective, geometry: Geometry) -> Effect:
             return replace(effect, becomes=((grad, reduced),))
         case AllReduceShard(unit, axis):
             reduced, extent = v.reduced(unit), OWNED if geometry.placement.optim is OWNED else SHARDED
+            kind = "all_reduce_copied" if axis is Axis.TENSOR else "all_reduce_shard"
             return Effect(reads=(reduced,), sums=(Sum(reduced, reduced, axis, extent),),
-                          **_sent("all_reduce", unit, extent, axis, kind="all_reduce_shard"))
+                          **_sent("all_reduce", unit, extent, axis, kind=kind))
         case ReduceScatterBucket() | AllReduceBucket():
             return _bucket(action, geometry)
         case _:
