@@ -112,7 +112,8 @@ def _shared(model: PlannedModel, step: Setup, known: ActivationBytes | None) -> 
     nbytes = inputs * known.segments[0].output + known.loss_parts
     return {"tensor ranks: activations": {"formula": words, "bytes": nbytes // size * (size - 1)},
             "tensor ranks: gradients of copies": {
-                "formula": f"{each} bytes of each element kept x (T-1)/T", "bytes": each * (copied // size) * (size - 1)}}
+                "formula": f"{each} bytes of each element kept x (T-1)/T",
+                "bytes": each * (copied // size) * (size - 1)}}
 
 
 def _how(answer: dict[str, Any]) -> str:
