@@ -88,8 +88,9 @@ def wrap(spec: ModelSpec, ranks: int, policy: Policy | None = None) -> Wrapping:
         raise ConfigError(f"no segment of the model reads {unread}: let one read it, or leave it out of the model")
     units = tuple(flatten(name, params, ranks) for name, params in members.items())
     trains = [tuple(u for u in each if not units[u].frozen) for each in used]
+    first = {u: i for i, each in reversed(list(enumerate(used))) for u in each}
     segments = tuple(SegmentUse(i, segment.name, used[i],
-                                tuple(u for u in used[i] if not any(u in earlier for earlier in used[:i])),
+                                tuple(u for u in used[i] if first[u] == i),
                                 trains[i], any(trains[:i + 1]) or not units,
                                 tuple(u for u in used[i] if units[u].tile),
                                 i > 0 and segment.of is not None and segment.of == spec.segments[i - 1].of,

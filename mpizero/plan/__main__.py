@@ -8,11 +8,12 @@ from collections.abc import Sequence
 
 from mpizero.cli import Parser, spelled
 from mpizero.output import alone, write_json
-from mpizero.plan import fit, memory, offload, timeline, traffic, units
+from mpizero.plan import fit, largest, memory, offload, timeline, traffic, units
 from mpizero.plan.options import wrapped
 from mpizero.plan.rates import with_host
 
-COMMANDS = {"memory": memory, "traffic": traffic, "units": units, "timeline": timeline, "offload": offload, "fit": fit}
+COMMANDS = {"memory": memory, "traffic": traffic, "units": units, "timeline": timeline, "offload": offload, "fit": fit,
+            "largest": largest}
 EXAMPLE = "examples:\n" + "\n".join(f"  python -m mpizero.plan {command.EXAMPLE}" for command in COMMANDS.values())
 
 

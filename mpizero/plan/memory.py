@@ -21,7 +21,7 @@ from mpizero.plan.steps import add_optimizer, add_step, described, head, k_text,
 from mpizero.plan.tiers import show_tiers, tiers_of
 from mpizero.planner import MemoryPlan, formula_after_backward, fullest_and_emptiest, plan_memory
 from mpizero.planner.model import OURS, PROGRAMS, PlannedModel
-from mpizero.planner.need import actions_peak, digest_peak
+from mpizero.planner.need import step_peak
 from mpizero.quantities import in_units, parse_memory
 from mpizero.schedule import Setup
 from mpizero.schedule import show as show_action
@@ -122,9 +122,7 @@ def _activations(model: PlannedModel, step: Setup, batch: int) -> dict[str, Any]
     peaks, ours, context = {program: max(each) for program, each in live.items()}, plans[OURS].points, model.context
     turn = next(i for i, point in enumerate(ours) if point.action == Phase("backward"))
     device = {program: max(sum(point.live.values()) for point in plan.points) for program, plan in plans.items()}
-    places = [step.geometry.at(shard_rank) for shard_rank in step.geometry.representatives]
-    device[OURS] = max(peak.nbytes for place in places for peak in (
-        digest_peak(place), actions_peak(step.lists.longest(), place, tables[OURS])) if peak)
+    device[OURS] = step_peak(step, tables[OURS]).nbytes
     found: dict[str, Any] = {"batch_size": batch, "context": context, "device_peak": device[OURS],
                              "device_peak_of": device, "after_forward": live[OURS][turn],
                              "kept_inputs": ours[turn].live[KEPT_INPUT],

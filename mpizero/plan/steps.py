@@ -40,14 +40,23 @@ def optimizer_of(options: Options) -> OptimizerSpec:
     return optimizer_spec(options["optimizer"], options["momentum"], master=not options["no_master_weights"])
 
 
+def settings_of(options: Options) -> StepSettings:
+    """What `add_step`'s flags say."""
+    return StepSettings(**{name: options[name] for name in SETTINGS} | {"overlap": options["overlap"] == "on"})
+
+
 def step_of(options: Options) -> tuple[PlannedModel, Setup]:
     """What `add_model`'s and `add_step`'s flags stand for: the very lists that a run would execute; of tensor parallel
     ranks those of the first."""
-    chosen = {name: options[name] for name in SETTINGS} | {"overlap": options["overlap"] == "on"}
-    model, settings = part_of(model_of(options), options["tensor_size"]), StepSettings(**chosen)
-    return model, set_up(model.spec, options["ranks"], settings, optimizer=optimizer_of(options),
-                         policy=named_policy(options["wrap"], model.spec, options["dtype"]),
-                         **{name: options[name] for name in PRECISION})
+    model = part_of(model_of(options), options["tensor_size"])
+    return model, step_with(model, options)
+
+
+def step_with(model: PlannedModel, options: Options) -> Setup:
+    """The same of a model."""
+    return set_up(model.spec, options["ranks"], settings_of(options), optimizer=optimizer_of(options),
+                  policy=named_policy(options["wrap"], model.spec, options["dtype"]),
+                  **{name: options[name] for name in PRECISION})
 
 
 def described(model: PlannedModel, step: Setup) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from mpizero.layout import (
 )
 from mpizero.planner.footprint import plan_memory
 from mpizero.planner.stored import at_rest
+from mpizero.schedule import Setup
 from mpizero.schedule.actions import Action, show
 
 REST = "rest"  # what is done where nothing takes more than what rests
@@ -52,6 +53,16 @@ def actions_peak(actions: Iterable[Action], geometry: Geometry, activations: Act
     plan = plan_memory(actions, geometry, activations)
     action = plan.device_peak_action
     return Peak(plan.device_peak_bytes, show(action) if action else REST) if plan.exact else None
+
+
+def step_peak(setup: Setup, activations: ActivationBytes) -> Peak:
+    """Of a run of whose computations the plan knows all that they take, of the rank that needs most: of its steps and
+    digests; for evaluation and the initial values take no more."""
+    places = [setup.geometry.at(shard_rank) for shard_rank in setup.geometry.representatives]
+    found = highest(peak for place in places for peak in (
+        actions_peak(setup.lists.longest(), place, activations), digest_peak(place)))
+    assert found is not None, "the tables of this project know it all"
+    return found
 
 
 def digest_peak(geometry: Geometry) -> Peak:
