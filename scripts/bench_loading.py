@@ -67,10 +67,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if options.steps < 1:
         raise ConfigError(f"--steps {options.steps} leaves nothing to measure: use 1 or more")
     world = start()
-    counts = options.ranks or [ranks for ranks in (1, 2, 4) if ranks <= world.size]
-    if not 1 <= min(counts) <= max(counts) <= world.size:
-        raise ConfigError(f"--ranks {' '.join(map(str, counts))} cannot be measured on {world.size} started: use "
-                          f"numbers from 1 to {world.size}, or start more")
+    counts = counts_of(options.ranks, world.size)
     on_rank_0(world, lambda: check_writable("--json", options.json))
     with tempfile.TemporaryDirectory() as folder:
         rows = [measure(world, ranks, tier, options, options.nvme or folder)
@@ -82,6 +79,15 @@ def main(argv: Sequence[str] | None = None) -> int:
             write_json(options.json, {"hosts": list(world.hosts), "library": world.library, "rate": options.rate,
                                       "bound": options.bound, "rows": rows})
     return int(gather_data(world, 0 if holds else 1)[0])
+
+
+def counts_of(asked: Sequence[int] | None, started: int) -> list[int]:
+    """Numbers of ranks to measure. ConfigError for those that were not started."""
+    counts = list(asked or (ranks for ranks in (1, 2, 4) if ranks <= started))
+    if not 1 <= min(counts) <= max(counts) <= started:
+        raise ConfigError(f"--ranks {' '.join(map(str, counts))} cannot be measured on {started} started: use "
+                          f"numbers from 1 to {started}, or start more")
+    return counts
 
 
 def parser() -> Parser:
