@@ -46,7 +46,8 @@ def largest(needs: Callable[[int], int], room: int) -> Largest:
     needs = functools.cache(needs)
     if needs(1) > room:
         raise ConfigError(f"not even the smallest of the family fits: a rank needs {needs(1):,} bytes and has "
-                          f"{room:,}: use a larger `device_memory`, more `ranks`, a higher `stage`, or a smaller `d_model`")
+                          f"{room:,}: use a larger `device_memory`, more `ranks`, a higher `stage`, or a smaller "
+                          "`d_model`")
     low, high = 1, 2
     while needs(high) <= room:
         if high == MOST:
