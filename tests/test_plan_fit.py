@@ -19,7 +19,7 @@ def test_fit(plan):
     assert row["device_bytes"] == row["peak"]["device"] + 4 * 10**9
     assert row["sent_bytes"] == row["host_bytes"] == 3 * 63 * 26 * 10**9 // 64
     assert row["left_bytes"] == 76 * 10**9 - row["device_bytes"] and row["seconds_by_size"] == {"64": row["seconds"]}
-    assert found["recommended"] == {"stage": "3", "offload": "none", "shard_size": 64}
+    assert found["recommended"] == {"stage": "3", "offload": "none", "tensor_size": 1, "shard_size": 64}
     assert found["reason"] in " ".join(out.split()) and "65.5 GB of the device left" in found["reason"]
     assert "5 % of a device (4 GB) are kept free, for the device's context" in " ".join(out.split())
     assert rows["3", "nvme"]["fits"] is None and found["machine"]["inter_bandwidth"] == 50e9
@@ -36,7 +36,8 @@ def test_fit_of_a_bare_size_does_not_claim_what_is_unknown(plan):
     assert all(row["activations"] is row["left_bytes"] is None for row in found["rows"])
     assert "6.47 GB + ?" in out and "yes" not in out and "of the device left" not in out
     assert "if activations take at most 69.5 GB" in found["reason"] and "--gpt" in found["reason"]
-    asked = "fit --gpt 40,5120,40,32000 --context 4096 --batch-size 4 --ranks 64 --device-memory 80GB"
+    asked = ("fit --gpt 40,5120,40,32000 --context 4096 --batch-size 4 --ranks 64 --device-memory 80GB "
+             "--tensor-size 1")
     usual, out = plan(asked)
     assert {row["fits"] for row in usual["rows"]} == {False} and usual["activations_of"] == "pytorch"
     assert {round(row["activations"] / 1e9) for row in usual["rows"]} == {115} and "115 GB of the latter" in out
@@ -54,7 +55,7 @@ def test_fit_of_a_bare_size_does_not_claim_what_is_unknown(plan):
 def test_fit_tries_every_shard_size(plan):
     asked = "fit --params 13e9 --ranks 64 --device-memory 80GB --inter-bandwidth 12.5GB --tokens 2048"
     found, out = plan(asked)
-    assert found["recommended"] == {"stage": "3", "offload": "none", "shard_size": 8}
+    assert found["recommended"] == {"stage": "3", "offload": "none", "tensor_size": 1, "shard_size": 8}
     best = next(row for row in found["rows"] if (row["stage"], row["offload"]) == ("3", "none"))
     assert set(best["seconds_by_size"]) == {"2", "4", "8", "16", "32", "64"} and "the best of 6 sizes" in out
     assert "--shard-size 8: 0.581 s a step" in found["reason"] and "6.2 s: its rings cross hosts" in found["reason"]
@@ -168,7 +169,8 @@ def test_fit_when_nothing_fits(plan):
 
 def test_fit_says_when_it_waits(plan):
     """And what a larger batch would do; of 64 ranks with 12.5 GB/s a NIC, all NICs used or one."""
-    asked = "fit --gpt 40,5120,40,32000 --context 512 --ranks 64 --gpu h100 --inter-bandwidth 100Gb/s"
+    asked = ("fit --gpt 40,5120,40,32000 --context 512 --ranks 64 --gpu h100 --inter-bandwidth 100Gb/s "
+             "--tensor-size 1")
     found, _ = plan(f"{asked} --rings one --shard-size 64")
     told = re.search(r"--batch-size (\d+) fits too, and takes [\d.]+ s for (\d+) times", found["reason"])
     batch, times = told.groups()

@@ -47,7 +47,8 @@ def _model(model: PlannedModel) -> dict[str, Any] | None:
         sizes = {name: getattr(model.gpt, name) for name in ("layers", "d_model", "heads", "context")}
         return {"model": "gpt", **sizes} if model.gpt == GPTConfig(**sizes) else None
     shapes = [(param.name, param.shape) for param in mlp().spec.params]
-    return {"model": "mlp"} if [(param.name, param.shape) for param in model.spec.params] == shapes else None
+    whole = [(param.name, (param.whole or param).shape) for param in model.spec.params]
+    return {"model": "mlp"} if whole == shapes else None
 
 
 def is_made(model: PlannedModel) -> bool:

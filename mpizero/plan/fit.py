@@ -1,5 +1,7 @@
 """Does the model fit, at which stage and with which offload, what does a step send, how long might it take, and which
-to choose. Every shard size that divides the ranks is tried, but for 1, which shards nothing, as stage 0 does.
+to choose. Every shard size that divides the ranks is tried, but for 1, which shards nothing, as stage 0 does; and of a
+model with shapes every number of tensor parallel ranks that divides it and goes into a host. These have a batch
+together, so rows are compared by the seconds for as many samples.
 
 Bytes of states are exact plans of a step that gathers and reduces beside computing, as its seconds assume. Activations
 are those of a program that is named. With mpizero's own, bytes are all that `mpizero.train` needs on a device, exact,
@@ -23,7 +25,7 @@ from mpizero.papers.states import stage_bytes
 from mpizero.plan.command import is_made, train_flags
 from mpizero.plan.options import (
     Options, add_as_train, add_batch, add_model, add_ranks, argument_type, batch_of, count, ignored, model_of,
-    spelled_text,
+    part_of, spelled_text,
 )
 from mpizero.plan.rates import RATES, add_machine, facts, gpu_of, machine_of
 from mpizero.plan.show_fit import MARGIN_FOR, MEMORIES, show
@@ -39,6 +41,7 @@ __all__ = ["EXAMPLE", "HELP", "add_flags", "answer", "show"]
 HELP = "does it fit, and which stage, offload and shard size to choose"
 EXAMPLE = "fit --gpt 40,5120,40,32000 --context 4096 --ranks 64 --gpu h100"
 MARGIN = 0.05
+BEST = ("stage", "offload", "tensor_size", "shard_size")
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
@@ -50,6 +53,9 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
                         help="microbatches in a step (1)")
     parser.add_argument("--shard-size", type=argument_type(count), metavar="F",
                         help="ranks among which state is sharded in stages 1 to 3 (every size is tried)")
+    parser.add_argument("--tensor-size", type=argument_type(count), metavar="T",
+                        help="ranks that compute one batch together (of a --gpt or mlp every size in a host is tried)")
+    add_as_train(parser, "partition-activations")
     for flag, words in (("device-memory", "of a rank, as 80GB or 80GiB (of --gpu)"), ("host-memory", "of a host"),
                         ("nvme", "of a host"),
                         ("activations", "of a rank (--gpt, mlp: from their shapes; else unknown)")):
@@ -72,14 +78,14 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def answer(options: Options) -> dict[str, Any]:
-    """Keys rows, recommended (stage, offload and shard_size; null if nothing fits), reason, machine, and what was
-    asked. A row is of the best shard size; seconds_by_size has them all."""
+    """Keys rows, recommended (stage, offload, tensor_size and shard_size; null if nothing fits), reason, machine, and
+    what was asked. A row is of the best tensor and shard sizes; seconds_by_size and by_tensor_size have them all."""
     question = _question(options)
     found = rows(question)
     advice = recommend(question, found)
-    best = advice.row and {name: getattr(advice.row, name) for name in ("stage", "offload", "shard_size")}
+    best = advice.row and {name: getattr(advice.row, name) for name in BEST}
     repeated = ("ranks", "ranks_per_host", "dtype", "reduce_dtype", "batch_size", "tokens", "accumulation", "recompute",
-                "recompute_interval", "fused_loss", "margin", *MEMORIES)
+                "recompute_interval", "partition_activations", "fused_loss", "margin", *MEMORIES)
     result: dict[str, Any] = {
         "model": question.model.name, "psi": question.model.spec.psi, "frozen_psi": question.model.spec.frozen_psi,
         **{name: getattr(question, name) for name in repeated}, "activations_of": _program(question),
@@ -107,11 +113,13 @@ def _question(options: Options) -> Question:
     batch, tokens = batch_of(options, model)
     offload = None if options["offload"] is None else offload_of(options["offload"])
     same = ("ranks", "ranks_per_host", "host_memory", "nvme", "accumulation", "dtype", "reduce_dtype", "shard_size",
-            "recompute", "recompute_interval", "bucket_size", "activations", "fused_loss")
+            "recompute", "recompute_interval", "bucket_size", "activations", "fused_loss", "tensor_size",
+            "partition_activations")
     question = Question(model, device_memory=memory, machine=machine_of(options), batch_size=batch, tokens=tokens,
                         optimizer=optimizer_of(options), offload=offload, program=options["activations_of"],
                         **{name: options[name] for name in same})
     question.settings("3", offload or NONE, 1)  # raises
+    part_of(model, options["tensor_size"] or 1)  # raises
     usual = 0.0 if question.ours else MARGIN  # of ours everything is planned
     return replace(question, margin=usual if options["margin"] is None else options["margin"])
 
@@ -137,13 +145,19 @@ def _program(question: Question) -> str | None:
 
 def _terms(question: Question) -> dict[str, int] | None:
     """Of what activations consist, in bytes: blocks (all that they keep) and the end (last norm, logits, loss)."""
+    question = question.parts[0]
     table = question.table
     if table is None or question.model.gpt is None:
         return None
-    block = next(each for each, after in pairwise(table.segments[1:]) if not after.part)  # its last part
-    head = table.segments[-1]
-    return {"blocks": question.model.gpt.layers, "input_of_a_block": block.output, "block": block.kept + block.output,
-            "end": head.kept + head.output + table.loss_kept}
+    if table.ranks > 1:
+        halves = table.segments[1:3]
+        block, kept = halves[0], sum(half.kept + half.output for half in halves)
+    else:
+        block = next(each for each, after in pairwise(table.segments[1:]) if not after.part)  # its last part
+        kept = block.kept + block.output
+    head, parts = table.segments[-1], table.ranks if question.partition_activations else 1
+    return {"tensor_size": table.ranks, "blocks": question.model.gpt.layers, "input_of_a_block": block.output // parts,
+            "block": kept, "end": head.kept + head.output + table.loss_kept}
 
 
 def _plain(options: Options, question: Question, row: Row) -> dict[str, Any]:
@@ -151,12 +165,14 @@ def _plain(options: Options, question: Question, row: Row) -> dict[str, Any]:
     left = None if row.activations is None else question.room - row.device_bytes
     flags = train_flags(question.model, row.settings, options, question.batch_size) if question.ours else None
     told = {name: value for name, value in vars(row).items() if name != "settings"}
-    return {**told, "lacks": list(row.lacks), "unknown": list(row.unknown), "fits": row.fits, "left_bytes": left,
-            "train": flags and " ".join(flags)}
+    told["by_tensor_size"] = {size: each._asdict() for size, each in row.by_tensor_size.items()}
+    return {**told, "paced": row.paced, "lacks": list(row.lacks), "unknown": list(row.unknown), "fits": row.fits,
+            "left_bytes": left, "train": flags and " ".join(flags)}
 
 
 def _compared(question: Question, row: Row) -> dict[str, Any]:
-    model, psi = question.model, question.model.spec.psi
+    model = question.divided(row.tensor_size).model if row.tensor_size > 1 else question.model
+    psi = sum(param.numel for param in model.spec.params)
     dtype, optimizer = question.dtype, question.optimizer
     found = others(psi, row.shard_size, row.stage, dtype, model.largest_leaf, model.largest_unit, optimizer)
     ours = stage_bytes(psi, row.stage, row.shard_size, dtype, question.reduce_dtype, optimizer)

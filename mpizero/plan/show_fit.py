@@ -18,6 +18,8 @@ from mpizero.text import counted, precision, table
 
 MARGIN_FOR = "the device's context, buffers of communication, operators at work and fragmentation"
 MEMORIES = {"device_memory": "device", "host_memory": "host", "nvme": "NVMe"}
+WHOLE = {"compute_seconds": "own s", "exposed_seconds": "exposed s", "seconds": "step s"}  # columns of seconds
+DIVIDED = {"exposed_seconds": "exposed s", "seconds": "step s", "paced": "x T"}  # with tensor parallel ranks
 _RECOMPUTE = ("--recompute takes its time here, and saves no bytes: of activations at most what --activations says is "
               "known, and that counts as it is")
 
@@ -50,6 +52,8 @@ def _activations(answer: Mapping[str, Any]) -> str:
         return f"{text}."
     blocks, loss = counted(terms["blocks"], "block"), "a fused loss" if answer["fused_loss"] else "loss"
     each = "each" if interval == 1 else f"every {interval} together"
+    if len(answer["rows"][0]["by_tensor_size"]) > 1 or terms["tensor_size"] > 1:
+        blocks = f"with T {terms['tensor_size']} {blocks}"
     kept = (f"{blocks} keep an input of {in_units(terms['input_of_a_block'])} {each}, and as many are computed again "
             "at a time, of " if answer["recompute"] else f"{blocks} of ")
     return f"{text}: {kept}{in_units(terms['block'])}; last norm, logits and {loss} {in_units(terms['end'])}."
@@ -61,14 +65,21 @@ def _precision(answer: Mapping[str, Any]) -> str:
 
 
 def _show_rows(found: list[dict[str, Any]]) -> str:
-    fits = {True: "yes", False: "NO", None: "?"}
-    body = [[row["stage"], row["offload"], f"{row['shard_size']:,}",
+    fits, divided = {True: "yes", False: "NO", None: "?"}, _divided(found)
+    body = [[row["stage"], row["offload"], f"{row['shard_size']:,}", *([f"{row['tensor_size']}"] if divided else []),
              in_units(row["device_bytes"]) + (" + ?" if row["activations"] is None else ""),
              _or_nothing(row["needs"]["host"]), _or_nothing(row["needs"]["nvme"]), _or_nothing(row["host_bytes"]),
-             *(seconds(row[key]) for key in ("compute_seconds", "exposed_seconds", "seconds")), fits[row["fits"]]]
+             *(seconds(row[key]) for key in (DIVIDED if divided else WHOLE)), fits[row["fits"]]]
             for row in found]
-    names = ["stage", "offload", "F", "device", "host", "NVMe", "out of host", "own s", "exposed s", "step s", "fits"]
+    rest = ["T", "device", "host", "NVMe", "leaving", *DIVIDED.values()] if divided else [
+        "device", "host", "NVMe", "out of host", *WHOLE.values()]
+    names = ["stage", "offload", "F", *rest, "fits"]
     return table(names, body, right=names[2:-1])
+
+
+def _divided(found: list[dict[str, Any]]) -> bool:
+    """Whether there is a word of tensor parallel ranks."""
+    return any(set(row["by_tensor_size"]) != {1} for row in found)
 
 
 def _or_nothing(nbytes: int) -> str:
@@ -82,10 +93,18 @@ def _legend(answer: Mapping[str, Any]) -> str:
     if answer["exact"]:
         kept = f"all that mpizero.train needs there, activations of {', '.join(map(in_units, sizes))} included, exact"
     tried = max(len(row["seconds_by_size"]) for row in answer["rows"])
-    return (f"F: ranks that share one copy of the states, the best of {counted(tried, 'size')}. Device: the most on a "
-            f"rank's, of {kept}. Host, NVMe: peaks of a rank; the ranks of a host share its "
-            "memory. Out of host: sent to other hosts in a step by the busiest host, all its ranks together. Own: the "
-            "device's own work, computing and update; exposed: what the step waits for beyond it. "
+    divided, out, own = _divided(answer["rows"]), "Out of host", "Own: the device's own work, computing and update; "
+    tensor = ""
+    if divided:
+        each = ", ".join(map(str, dict.fromkeys(size for row in answer["rows"] for size in row["by_tensor_size"])))
+        tensor = (f"T: ranks that compute one batch together, the best of {each}; x T: seconds for as many samples as "
+                  "a step takes where T is 1, by which rows are compared. ")
+        out, own = "Leaving", ""
+    beyond = "the device's own work, computing and update" if divided else "it"
+    return (f"F: ranks that share one copy of the states, the best of {counted(tried, 'size')}. {tensor}Device: the "
+            f"most on a rank's, of {kept}. Host, NVMe: peaks of a rank; the ranks of a host share its memory. {out}: "
+            "sent to other hosts in a step by the busiest host, all its ranks together. "
+            f"{own}exposed: what the step waits for beyond {beyond}. "
             f"Fits ?: depends on what was not told{_untold(answer)}. Offload: cpu is mpizero.train's --offload "
             "optimizer=cpu, cpu+params adds params=cpu, nvme is both in files.")
 

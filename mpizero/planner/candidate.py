@@ -1,9 +1,9 @@
-"""A stage with an offload and a shard size: its bytes, what it sends, how long it takes.
+"""A stage with an offload, a tensor size and a shard size: its bytes, what it sends, how long it takes.
 
 [Note: Lists are shared] Which actions a step has depends on which axes of the mesh are divided, not on how far, nor on
-how large units are, unless gradients go through buckets. So a list is made once, on the smallest mesh of its kind, and
-weighed on every mesh. It is the one that a run with the same settings composes (`schedule.compose.composed`), and was
-proven legal by a run or a test; what is recommended is proven again.
+how large units are, unless gradients go through buckets. So a list is made once, on the smallest mesh of its kind and
+of the smallest part of the model, and weighed on every mesh. It is the one that a run with the same settings composes
+(`schedule.compose.composed`), and was proven legal by a run or a test; what is recommended is proven again.
 
 [Note: Bytes are of the schedule that is timed] Seconds assume that gathers and reductions go on beside computing. So
 bytes are of lists that gather one segment ahead and overlap (`question.SETTINGS`): where activations are this project's
@@ -54,7 +54,7 @@ class List(NamedTuple):
 
 @dataclass(frozen=True)
 class Candidate:
-    """What `plan fit` weighs. Each property is computed when it is asked for."""
+    """What `plan fit` weighs. Each property is computed when it is asked for. question: of one tensor size."""
 
     question: Question
     stage: str
@@ -81,23 +81,31 @@ class Candidate:
         return List(question.model.spec, replace(self.settings, shard_size=None), mesh, question.dtype,
                     question.reduce_dtype, question.optimizer)
 
+    @functools.cached_property
+    def _like(self) -> List:
+        """The same list of actions, of fewer tensor parallel ranks."""
+        if self.question.bucket_size is not None:
+            return self._list
+        spec = self.question.listed
+        return self._list._replace(spec=spec, settings=replace(self._list.settings, tensor_size=spec.tensor_size))
+
     @property
     def actions(self) -> list[Action]:
         """Those of a run."""
-        return _actions(self._list)[0]
+        return _actions(self._like)[0]
 
     @functools.cached_property
     def _loads(self) -> list[Load]:
-        return _loads(self._list)
+        return _loads(self._like)
 
     @functools.cached_property
     def tiers(self) -> TierPlan:
-        return tiers_of(_steps(self._list), self.geometry, self.question.table if self.question.ours else None)
+        return tiers_of(_steps(self._like), self.geometry, self.question.table if self.question.ours else None)
 
     @functools.cached_property
     def sends(self) -> list[list[Sent]]:
         """Of each phase."""
-        return _sends(self._list, self.mesh)
+        return _sends(self._list, self._like, self.mesh, self.question.shared)
 
     @functools.cached_property
     def moved(self) -> list[dict[str, float]]:
@@ -124,7 +132,7 @@ class Candidate:
         kept, table, states = self.question.activations, self.question.table, self.tiers.device_points
         if table is None:
             return kept, max(states) + (kept or 0)
-        live = _activations(self._list, table)
+        live = _activations(self._like, table)
         if self.question.ours:
             return max(live), max(self.tiers.full_peak[DEVICE], digest_peak(self.geometry).nbytes)
         return max(live), max(most + more for most, more in zip(states, live, strict=True))
@@ -173,9 +181,9 @@ def _wrapping(spec: ModelSpec, ranks: int) -> Wrapping:
 
 
 @functools.lru_cache(maxsize=256)
-def _sends(which: List, mesh: MeshShape) -> list[list[Sent]]:
+def _sends(which: List, like: List, mesh: MeshShape, table: ActivationBytes | None) -> list[list[Sent]]:
     geometry = which.on(mesh)
-    return [sends_of(load, geometry) for load in _loads(which)]
+    return [sends_of(load, geometry, table) for load in _loads(like)]
 
 
 @functools.lru_cache(maxsize=64)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from mpizero.planner.candidate import Candidate
 from mpizero.planner.links import leaving_bytes
@@ -17,15 +18,24 @@ STAGES = ("0", "1", "2", "3")
 CLOSE = 1.01  # rows within one percent of the fastest count as equally fast
 
 
+class Divided(NamedTuple):
+    """What comes of a tensor size. paced: as of `Row`."""
+
+    paced: float
+    device_bytes: int
+    fits: bool  # unless something unknown is too large
+
+
 @dataclass(frozen=True)
 class Row:
-    """One stage with one offload, at its best shard size. at_rest and peak: model-state bytes of a rank by tier.
-    activations: None if unknown; device_bytes: the most on the device, with activations where they are known, and with
-    gradients that are being reduced. host_bytes: leaving the busiest host in a step, all its ranks together.
+    """One stage with one offload, at its best tensor and shard sizes. at_rest and peak: model-state bytes of a rank by
+    tier. activations: None if unknown; device_bytes: the most on the device, with activations where they are known, and
+    with gradients that are being reduced. host_bytes: leaving the busiest host in a step, all its ranks together.
     moved_bytes: of a rank between tiers in a step, over every link that they take."""
 
     stage: str
     offload: str
+    tensor_size: int
     shard_size: int
     settings: StepSettings  # of the run
     at_rest: dict[str, int]
@@ -45,6 +55,13 @@ class Row:
     lacks: tuple[str, ...]  # tiers that are too small
     unknown: tuple[str, ...]  # tiers whose size was not told, and "activations"
     seconds_by_size: dict[int, float]  # of every shard size that was tried
+    by_tensor_size: dict[int, Divided] = field(default_factory=dict)  # of every tensor size that was tried, the best
+
+    @property
+    def paced(self) -> float:
+        """Seconds for as many samples as a step takes where the tensor size is 1: T ranks have a batch together, so
+        they take a T-th of them."""
+        return self.tensor_size * self.seconds
 
     @property
     def fits(self) -> bool | None:
@@ -68,17 +85,27 @@ def offloads(stage: str, asked: Offload | None = None) -> list[Offload]:
 
 
 def preferred(found: Sequence[Row], ranks: int) -> Row:
-    """The fastest; of equally fast ones the simplest, without offload and with one shard group, then the one that
-    sends least, then the one that moves least between tiers, then the one that needs least."""
-    fastest = min(row.seconds for row in found)
-    return min((row for row in found if row.seconds <= CLOSE * fastest),
-               key=lambda row: (row.offload != "none", row.shard_size not in (1, ranks), row.sent_bytes,
-                                row.moved_bytes, row.device_bytes))
+    """The fastest for as many samples; of equally fast ones the simplest, without offload, without tensor parallel
+    ranks and with one shard group, then the one that sends least, then the one that moves least between tiers, then the
+    one that needs least."""
+    fastest = min(row.paced for row in found)
+    return min((row for row in found if row.paced <= CLOSE * fastest),
+               key=lambda row: (row.offload != "none", row.tensor_size, row.shard_size not in (1, ranks
+                                // row.tensor_size), row.sent_bytes, row.moved_bytes, row.device_bytes))
 
 
 def best_size(question: Question, stage: str, offload: Offload) -> Row:
+    """The preferred one of the tensor and shard sizes that fit. If none does, the one that needs least."""
+    found = [best_shard_size(part, stage, offload) for part in question.parts]
+    fitting = [row for row in found if not row.lacks]
+    best = preferred(fitting, question.ranks) if fitting else min(found, key=lambda row: row.device_bytes)
+    return replace(best, by_tensor_size={row.tensor_size: Divided(row.paced, row.device_bytes, not row.lacks)
+                                         for row in found})
+
+
+def best_shard_size(question: Question, stage: str, offload: Offload) -> Row:
     """The preferred one of the shard sizes that fit. If none does, the one that needs least: the largest, but for what
-    rings of our own take, which of two ranks is less than of more."""
+    rings of our own take, which of two ranks is less than of more. question: of one tensor size."""
     candidates = [Candidate(question, stage, offload, size) for size in question.sizes(stage)]
     largest = candidates[-1]
     times = {candidate.size: candidate.estimate(largest) for candidate in candidates}
@@ -96,7 +123,7 @@ def best_size(question: Question, stage: str, offload: Offload) -> Row:
 
 def anything_fits(question: Question) -> bool:
     """Whether stage 3 or 2 fits in its largest shard group: bytes alone, without the seconds."""
-    candidates = (Candidate(question, stage, offload, question.sizes(stage)[-1])
+    candidates = (Candidate(part, stage, offload, part.sizes(stage)[-1]) for part in reversed(question.parts)
                   for stage in ("3", "2") for offload in offloads(stage, question.offload))
     return any(candidate.has_room and set(candidate.verdict[1]) <= {"activations"} for candidate in candidates)
 
@@ -106,7 +133,7 @@ def _row(chosen: Candidate, times: dict[int, Estimate]) -> Row:
     sends = [sent for phase in chosen.sends for sent in phase]
     leaving = leaving_bytes(sends, chosen.geometry.mesh, chosen.question.ranks_per_host)
     moved = sum(move.nbytes for move in chosen.tiers.moves)
-    return Row(chosen.stage, chosen.offload.name, chosen.size, chosen.settings, chosen.tiers.at_rest,
-               chosen.tiers.peak, chosen.needs, kept, device, sent_bytes(sends), leaving, moved, time.seconds,
-               time.compute_seconds, time.exposed_seconds, time.exposed, time.by_resource, time.bound_by, lacks,
-               unknown, {size: each.seconds for size, each in times.items()})
+    return Row(chosen.stage, chosen.offload.name, chosen.settings.tensor_size, chosen.size, chosen.settings,
+               chosen.tiers.at_rest, chosen.tiers.peak, chosen.needs, kept, device, sent_bytes(sends), leaving, moved,
+               time.seconds, time.compute_seconds, time.exposed_seconds, time.exposed, time.by_resource, time.bound_by,
+               lacks, unknown, {size: each.seconds for size, each in times.items()})

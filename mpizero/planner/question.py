@@ -7,7 +7,7 @@ import math
 from dataclasses import dataclass, replace
 from typing import Any
 
-from mpizero.layout import ADAM, ActivationBytes, OptimizerSpec
+from mpizero.layout import ADAM, ActivationBytes, ModelSpec, OptimizerSpec
 from mpizero.machine import Machine
 from mpizero.planner.model import OURS, PlannedModel
 from mpizero.planner.tiers import Offload
@@ -44,6 +44,9 @@ class Question:
     program: str | None = None  # whose activations; None: the model's usual one
     fused_loss: bool = False
     margin: float = 0.0  # share of the device's memory that is kept free
+    tensor_size: int | None = None  # ranks that compute one batch together; None: every size inside a host is tried
+    partition_activations: bool = False
+    whole: PlannedModel | None = None  # of which `model` is a part
 
     @property
     def table(self) -> ActivationBytes | None:
@@ -72,6 +75,39 @@ class Question:
         return replace(self, batch_size=size, tokens=size * self.model.context)
 
     @property
+    def parts(self) -> list[Question]:
+        """The same of each tensor size to try, ascending: divisors of the ranks and of what the model has of
+        everything, that go into a host; of one alone where it is asked for, or where nobody knows what a rank then
+        has."""
+        if self.model.spec.tensor_size > 1:
+            return [self]
+        if self.tensor_size is not None:
+            return [self.divided(self.tensor_size)]
+        if self.model.divide is None or self.activations is not None:
+            return [self.divided(1)]
+        return [self.divided(size) for size in divisors(math.gcd(self.ranks, self.model.parts))
+                if size <= self.ranks_per_host and (self.ranks // size) % (self.shard_size or 1) == 0]
+
+    def divided(self, size: int) -> Question:
+        """The same of a rank among `size` tensor parallel ones. ConfigError where that cannot be."""
+        return replace(self, model=_part(self.model, size), tensor_size=size, whole=self.model)
+
+    @functools.cached_property
+    def listed(self) -> ModelSpec:
+        """A model of which lists are the same: of fewer tensor parallel ranks."""
+        size = self.model.spec.tensor_size
+        if size == 1 or self.whole is None:
+            return self.model.spec
+        return _part(self.whole, divisors(size)[1]).spec
+
+    @property
+    def shared(self) -> ActivationBytes | None:
+        """The table that says how large is what tensor parallel ranks tell each other. None where there are none."""
+        if self.model.spec.tensor_size == 1:
+            return None
+        return self.table or self.model.activations(OURS, self.batch_size, self.dtype)
+
+    @property
     def sharing(self) -> int:
         """Ranks that share a host."""
         return min(self.ranks, self.ranks_per_host)
@@ -89,13 +125,23 @@ class Question:
             return [1]
         if self.shard_size is not None:
             return [self.shard_size]
-        return divisors(self.ranks)[1:] or [1]
+        return divisors(self.ranks // (self.tensor_size or 1))[1:] or [1]
 
     def settings(self, stage: str, offload: Offload, size: int) -> StepSettings:
         """Of the run that is planned. ConfigError where there can be none."""
         return StepSettings(stage, size if StepSettings(stage).shards else None, self.accumulation,
                             recompute=self.recompute, recompute_interval=self.recompute_interval,
-                            bucket_size=self.bucket_size, offload=offload.setting, **SETTINGS)
+                            bucket_size=self.bucket_size, offload=offload.setting, tensor_size=self.tensor_size or 1,
+                            partition_activations=self.partition_activations, **SETTINGS)
+
+
+@functools.lru_cache(maxsize=64)
+def _part(model: PlannedModel, size: int) -> PlannedModel:
+    """What the first of `size` tensor parallel ranks has."""
+    if size == 1:
+        return model
+    assert model.divide is not None, f"nobody knows a part of {model.name}"
+    return model.divide(size)
 
 
 @functools.lru_cache

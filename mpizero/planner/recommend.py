@@ -28,7 +28,8 @@ def recommend(question: Question, table: Sequence[Row]) -> Recommendation:
     if not fitting:
         return Recommendation(None, nothing_fits(question, table))
     best = preferred(fitting, question.ranks)
-    sentences = [_what(question, best), _why_faster(question, best, fitting), _one_group(question, best),
+    sentences = [_what(question, best), _why_divided(best), _why_faster(question, best, fitting),
+                 _one_group(question, best),
                  _others(best, table, fitting), _less_waiting(question, best)]
     return Recommendation(best, ". ".join(sentence for sentence in sentences if sentence))
 
@@ -36,11 +37,18 @@ def recommend(question: Question, table: Sequence[Row]) -> Recommendation:
 def name(question: Question, row: Row) -> str:
     """`stage 3 with offload cpu, shard_size 8`: as little as tells it."""
     offload = "" if row.offload == "none" else f" with offload {row.offload}"
-    return f"stage {row.stage}{offload}" + (f", `shard_size` {row.shard_size}" if _hybrid(question, row) else "")
+    tensor = f", `tensor_size` {row.tensor_size}" if row.tensor_size > 1 else ""
+    shards = f", `shard_size` {row.shard_size}" if _hybrid(question, row) else ""
+    return f"stage {row.stage}{offload}{tensor}{shards}"
 
 
 def _hybrid(question: Question, row: Row) -> bool:
-    return row.shard_size not in (1, question.ranks)
+    return row.shard_size not in (1, _group(question, row))
+
+
+def _group(question: Question, row: Row) -> int:
+    """The largest shard group that can be."""
+    return question.ranks // row.tensor_size
 
 
 def _what(question: Question, best: Row) -> str:
@@ -54,15 +62,38 @@ def _what(question: Question, best: Row) -> str:
     return f"{text}; {left} of the device left{' beside the margin' if question.margin else ''}"
 
 
+def _why_divided(best: Row) -> str:
+    """What other tensor sizes come to, for as many samples."""
+    others = {size: each for size, each in best.by_tensor_size.items() if size != best.tensor_size}
+    if best.tensor_size == 1:
+        fitting = [(each.paced, size) for size, each in others.items() if each.fits]
+        if not fitting:
+            return ""
+        paced, size = min(fitting)
+        return f"With `tensor_size` {size}, the next best, as many samples would take {seconds(paced)} s"
+    if 1 not in others:
+        return ""
+    alone, words = others[1], f"As many samples as with `tensor_size` 1 take {seconds(best.paced)} s"
+    if not alone.fits:
+        return f"{words}, and with that a rank would need {in_units(alone.device_bytes)}"
+    return f"{words}, against {seconds(alone.paced)} s"
+
+
 def _why_faster(question: Question, best: Row, fitting: Sequence[Row]) -> str:
     """What the fastest other stage waits for, if it is slower."""
     if len(fitting) == 1:
         return "Nothing else fits"
     rivals = [row for row in fitting if row.stage != best.stage and row.offload == best.offload
-              and row.seconds > CLOSE * best.seconds]
+              and row.paced > CLOSE * best.paced]
     if not rivals:
         return ""
-    rival = min(rivals, key=lambda row: (float(f"{row.seconds:.3g}"), row.device_bytes))
+    like = [row for row in rivals if row.tensor_size == best.tensor_size]
+    if not like:  # phases of steps that take other numbers of samples say nothing of one another
+        rival = min(rivals, key=lambda row: row.paced)
+        lasts = seconds(rival.paced / best.tensor_size)
+        return f"S{name(question, rival)[1:]} is slower: {lasts} s for as many samples"
+    rivals = like
+    rival = min(rivals, key=lambda row: (float(f"{row.paced:.3g}"), row.device_bytes))
     longer = {phase: _waits(rival, phase) - _waits(best, phase) for phase in (*rival.exposed, "update")}
     phase = max(longer, key=longer.__getitem__)
     works = rival.compute_seconds - best.compute_seconds
@@ -86,17 +117,19 @@ def _waits(row: Row, phase: str) -> float:
 
 def _one_group(question: Question, best: Row) -> str:
     """Why there are several shard groups."""
-    if not _hybrid(question, best) or question.ranks not in best.seconds_by_size:
+    group = _group(question, best)
+    if not _hybrid(question, best) or group not in best.seconds_by_size:
         return ""
-    return (f"In one shard group of all {question.ranks:,} ranks a step would take "
-            f"{seconds(best.seconds_by_size[question.ranks])} s: its rings cross hosts")
+    alike = "all" if group == question.ranks else "as many as can be,"
+    lasts = seconds(best.seconds_by_size[group])
+    return f"In one shard group of {alike} {group:,} ranks a step would take {lasts} s: its rings cross hosts"
 
 
 def _others(best: Row, table: Sequence[Row], fitting: Sequence[Row]) -> str:
     """Rows that are as fast, and rows that have no room."""
     equal = {row.stage: row for row in fitting if row is not best and row.offload == best.offload
-             and row.seconds <= CLOSE * best.seconds}
-    quicker = [row for row in table if row.lacks and row.seconds < best.seconds / CLOSE]
+             and row.paced <= CLOSE * best.paced}
+    quicker = [row for row in table if row.lacks and row.paced < best.paced / CLOSE]
     parts = [f"No faster, and more to send or to keep: stage {' and '.join(equal)}"] if equal else []
     if quicker:
         listed = ", ".join(dict.fromkeys(f"stage {row.stage}" + (f" with offload {row.offload}"
@@ -134,7 +167,7 @@ def _waits_long(row: Row) -> bool:
 def _fitting(question: Question, best: Row, batch: int) -> Row | None:
     """The row of the same stage and offload with another batch, if it fits."""
     offload = next(each for each in offloads(best.stage, question.offload) if each.name == best.offload)
-    row = best_size(question.batch(batch), best.stage, offload)
+    row = best_size(question.batch(batch).divided(best.tensor_size), best.stage, offload)
     return row if row.might_fit else None
 
 

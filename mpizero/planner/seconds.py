@@ -2,10 +2,12 @@
 
 [Note: How time is estimated]
 In each phase of a step (forward, backward with its reductions, update) everything overlaps with everything: a phase
-lasts as long as its busiest resource, a step as long as its phases. Rings follow the alpha-beta model, over the links
-that they use ([Note: Rings across hosts] in machine.py). So what cannot overlap in the lists, such as a gather after
-the update, is seen; stalls inside a phase, which `plan timeline` shows from the same costs, are not. What a phase lasts
-beyond the device's own work is exposed: there the device waits.
+lasts as long as its busiest resource, a step as long as its phases. What tensor parallel ranks tell each other overlaps
+with nothing, since the next computation waits for it: a phase lasts at least as long as that and the device's own work
+together. Rings follow the alpha-beta model, over the links that they use ([Note: Rings across hosts] in machine.py). So
+what cannot overlap in the lists, such as a gather after the update, is seen; stalls inside a phase, which `plan
+timeline` shows from the same costs, are not. What a phase lasts beyond the device's own work is exposed: there the
+device waits.
 """
 
 from __future__ import annotations
@@ -15,13 +17,13 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from mpizero.layout import DEVICE, Axis, Geometry
+from mpizero.layout import DEVICE, ActivationBytes, Axis, Geometry
 from mpizero.planner.costs import update_seconds
 from mpizero.planner.links import route
 from mpizero.planner.question import Question
 from mpizero.planner.tiers import Offload
 from mpizero.planner.traffic import Sent, sent_by
-from mpizero.schedule.actions import Action, Phase
+from mpizero.schedule.actions import Action, Phase, Share
 from mpizero.schedule.effect import Effect
 from mpizero.schedule.effects import effect_of
 
@@ -84,13 +86,18 @@ def estimate(question: Question, phases: Sequence[Load], sends: Sequence[Sequenc
     exposed: dict[str, dict[str, float]] = {}
     own = total = 0.0
     for load, sent, moves in zip(phases, sends, moved, strict=True):
-        phase = _phase(question, load, sent, geometry, offload, moves)
+        phase, shared = _phase(question, load, sent, geometry, offload, moves)
         for resource, seconds in phase.items():
             busy[resource] += seconds
         slowest = max(phase, key=phase.__getitem__, default="compute")
         lasts, works = phase.get(slowest, 0.0), max(phase.get(resource, 0.0) for resource in OWN)
+        chain = works + math.fsum(shared.values())
+        most = slowest
+        if chain > lasts:
+            lasts, slowest = chain, max(shared, key=shared.__getitem__, default=slowest)
+            most = slowest if shared.get(slowest, 0.0) > works else "compute"
         total, own = total + lasts, own + works
-        bound[slowest] += lasts
+        bound[most] += lasts
         if lasts > works:
             waits = exposed.setdefault(load.phase, {})
             waits[slowest] = waits.get(slowest, 0.0) + lasts - works
@@ -98,10 +105,11 @@ def estimate(question: Question, phases: Sequence[Load], sends: Sequence[Sequenc
 
 
 def _phase(question: Question, load: Load, sent: Iterable[Sent], geometry: Geometry, offload: Offload,
-           moves: Mapping[str, float]) -> dict[str, float]:
-    """Seconds that each resource is busy."""
+           moves: Mapping[str, float]) -> tuple[dict[str, float], dict[str, float]]:
+    """Seconds that each resource is busy, and of them those for which computing waits in any case."""
     machine, model, mesh = question.machine, question.model, geometry.mesh
     busy: dict[str, float] = defaultdict(float)
+    shared: dict[str, float] = defaultdict(float)
     for segments, flops in ((load.forward, model.forward_flops), (load.backward, model.backward_flops)):
         if segments:
             busy["compute"] += sum(flops[index] for index in segments) * question.tokens / machine.flops
@@ -115,11 +123,14 @@ def _phase(question: Question, load: Load, sent: Iterable[Sent], geometry: Geome
     routes = {axis: route(mesh, axis, question.ranks_per_host) for axis in Axis}
     for send in sent:
         way = routes[send.axis]
-        busy["inter-host" if way.leaving else "intra-host"] += machine.wire_seconds(*send.busiest, way)
-    return busy
+        link, seconds = "inter-host" if way.leaving else "intra-host", machine.wire_seconds(*send.busiest, way)
+        busy[link] += seconds
+        if isinstance(send.action, Share):
+            shared[link] += seconds
+    return busy, shared
 
 
-def sends_of(load: Load, geometry: Geometry) -> list[Sent]:
-    """What a rank sends in a phase."""
-    found = (sent_by(action, effect, geometry) for action, effect in load.sends)
+def sends_of(load: Load, geometry: Geometry, table: ActivationBytes | None = None) -> list[Sent]:
+    """What a rank sends in a phase. table: as of `plan_traffic`."""
+    found = (sent_by(action, effect, geometry, table) for action, effect in load.sends)
     return [sent for sent in found if sent is not None]

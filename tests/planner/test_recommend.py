@@ -21,8 +21,8 @@ ASK = Question(flat(13 * GB), ranks=64, ranks_per_host=8, device_memory=80 * GB,
 SLOW = replace(ASK, tokens=2048, machine=replace(ASK.machine, inter_bandwidth=12.5e9))
 # texts of 32k tokens of 128,256: their logits are large
 LONG = replace(ASK, model=gpt(12, 8192, 64, 128_256, context=32_768), activations=None, ranks=512, recompute=True,
-               device_memory=50 * GB, host_memory=0, nvme=0).batch(1)
-TEXTS = replace(ASK, model=gpt(40, 5120, 40, 32_000, context=4096), activations=None, batch_size=4)
+               device_memory=50 * GB, host_memory=0, nvme=0, tensor_size=1).batch(1)
+TEXTS = replace(ASK, model=gpt(40, 5120, 40, 32_000, context=4096), activations=None, batch_size=4, tensor_size=1)
 FAR = replace(TEXTS, machine=replace(ASK.machine, inter_bandwidth=3e9, all_nics=True), margin=0.05).batch(2)
 
 
