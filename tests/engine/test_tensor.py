@@ -10,6 +10,7 @@ import pytest
 
 from mpizero.checkpoint.resume import resume
 from mpizero.checkpoint.save import save
+from mpizero.console import header
 from mpizero.engine.export import sha256
 from mpizero.engine.job import prepare
 from mpizero.engine.replicas import compare_replicas
@@ -19,6 +20,7 @@ from mpizero.engine.verdict import verdict
 from mpizero.errors import ConfigError, ReplicaMismatch
 from mpizero.layout import Axis
 from mpizero.schedule import STRATEGIES
+from mpizero.text import counted
 from tests.engine.plans import follows_its_plan, run_as_planned
 from tests.engine.runs import GPT, MLP
 from tests.engine.test_need import dies_below, fits_exactly
@@ -130,7 +132,12 @@ def test_a_summary_is_as_planned(group, few_held_out):
     job = prepare(replace(TEXTS, tensor_size=2, stage="3", **ALL), group)
     summary = summarise(job, run_steps(job))
     assert verdict(summary) == "" and summary["tensor_size"] == 2
-    assert summary["psi"] == prepare(replace(TEXTS, stage="3"), group).task.model.spec.psi
+    whole = prepare(replace(TEXTS, stage="3"), group).wrapping.numel
+    assert summary["psi"] == whole
+    told = " ".join(header(job).split())
+    assert f"psi = {whole:,} parameters, {job.wrapping.numel:,} of them a rank's part, in 7 units" in told
+    assert f"1 replica x {counted(group.size // 2, 'shard')} x 2 tensor parallel ranks" in told
+    assert f"x 1 microbatch = {group.size} a step" in told and "pad" not in told[told.index("a step"):]
 
 
 @pytest.mark.parametrize("group", [4], ids="n={}".format, indirect=True)
