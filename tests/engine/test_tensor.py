@@ -34,7 +34,7 @@ OPTIONS: Mapping[str, Mapping] = {
     "bfloat16": {"dtype": "bfloat16", "sum_dtype": "float32", "overlap": "on", "backward_prefetch": 1},
     "bucket": {"bucket_size": "1KiB", "dtype": "float16", "accumulation": 2},
     "offload": {"offload": "optimizer=cpu", "accumulation": 2, "overlap": "on"},
-    "parts": {**ALL, "offload": "checkpoints=cpu", "dtype": "float16"},
+    "parts": {**ALL, "recompute_interval": 2, "offload": "checkpoints=cpu", "dtype": "float16"},
     "frozen": {"freeze": ("h.0.*", "wpe*"), **ALL},
 }
 
