@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from mpizero.checkpoint.export import export
 from mpizero.checkpoint.resume import resume
 from mpizero.checkpoint.save import save
 from mpizero.console import header
@@ -102,14 +103,26 @@ def test_every_mesh(group, stage, shard_size):
 def test_checkpoints_know_no_tensor_size(group, shared_path):
     """Saved by one size, gone on with by another: the same states, bit for bit."""
     folder, told = shared_path, {}
+    files = []
     for size in (1, *sizes(group.size)):
         job = prepare(replace(TEXTS, tensor_size=size, stage="3", batch_size=2, steps=3), group)
         if told:
             before = told["at"]
             resume(job, before)
             assert digests(job) == told["digests"]
+            again = save(job, folder / f"again{size}")  # what was read, saved by another size
+            files.append([exported(path, folder, group) for path in (before, again)])
         run_steps(job, steps=1)
         told = {"digests": digests(job), "at": save(job, folder / str(size))}
+    assert all(one == other for one, other in files) and files
+
+
+def exported(path, folder, group):
+    """The bytes of the safetensors file, on rank 0; "" elsewhere."""
+    if group.rank:
+        return b""
+    export(path, folder / "out.safetensors", force=True)
+    return (folder / "out.safetensors").read_bytes()
 
 
 def digests(job):
