@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -40,6 +41,15 @@ def index(params: Sequence[Param], parts: Sequence[Part], path: Path) -> Index:
             found.sort(key=lambda place: place.begin)
             _check_cover(found, param, state, parts, path)
     return places
+
+
+def within(places: Sequence[Place], begin: int, end: int) -> Iterator[Place]:
+    """Those that hold some of the elements begin .. end - 1, of places in order. There are many where tensor parallel
+    ranks have saved columns: a place for each row."""
+    for number in range(bisect_right(places, begin, key=lambda place: place.end), len(places)):
+        if places[number].begin >= end:
+            return
+        yield places[number]
 
 
 def _check_cover(found: Sequence[Place], param: Param, state: str, parts: Sequence[Part], path: Path) -> None:

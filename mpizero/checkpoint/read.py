@@ -12,6 +12,7 @@ import numpy as np
 from mpizero.checkpoint.contents import Contents, damaged, read_contents
 from mpizero.checkpoint.files import opened, read_into
 from mpizero.checkpoint.format import ABOUT, BLOCK, Part
+from mpizero.checkpoint.places import within
 from mpizero.dtypes import ITEMSIZE, numpy_dtype
 from mpizero.errors import CheckpointError
 from mpizero.layout import READ_BLOCK
@@ -47,11 +48,10 @@ class Checkpoint:
         dtype, end = self.kept[param][state], begin + out.size
         assert out.dtype == numpy_dtype(dtype) and scratch.size, (state, param, out.dtype)
         target, itemsize = out.view(np.uint8).data, ITEMSIZE[dtype]
-        for place in self.contents.places[state, param]:
+        for place in within(self.contents.places[state, param], begin, end):
             low, high = max(begin, place.begin), min(end, place.end)
-            if low < high:
-                piece = target[(low - begin) * itemsize : (high - begin) * itemsize]
-                self._read(place.part, place.offset + (low - place.begin) * itemsize, piece, scratch.data)
+            piece = target[(low - begin) * itemsize : (high - begin) * itemsize]
+            self._read(place.part, place.offset + (low - place.begin) * itemsize, piece, scratch.data)
         if sys.byteorder == "big":
             out.byteswap(inplace=True)
 

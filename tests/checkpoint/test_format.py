@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -26,7 +27,7 @@ from mpizero.checkpoint.format import (
     part_name,
     step_name,
 )
-from mpizero.checkpoint.places import index
+from mpizero.checkpoint.places import Place, index, within
 from mpizero.errors import CheckpointError
 
 FILE = Path("D/step-00000001/checkpoint.json")
@@ -121,6 +122,15 @@ def test_each_element_is_there_once():
     found = [(place.begin, place.end, place.part) for place in places["master", "w"]]
     assert found == [(0, 4, 1), (4, 9, 0), (9, 10, 1)]
     assert places["master", "none"] == []
+
+
+@given(ends=st.sets(st.integers(1, 12)), begin=st.integers(0, 12), length=st.integers(0, 12))
+def test_only_places_that_hold_something_wanted_are_looked_at(ends, begin, length):
+    cuts = [0, *sorted(ends)]
+    places = [Place(low, high, 0, 0) for low, high in pairwise(cuts)]
+    end = begin + length
+    wanted = [place for place in places if max(begin, place.begin) < min(end, place.end)]
+    assert list(within(places, begin, end)) == wanted
 
 
 @pytest.mark.parametrize("ranges, said", [

@@ -8,8 +8,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from mpizero.checkpoint.export import export
 from mpizero.checkpoint.resume import resume
 from mpizero.checkpoint.save import save
+from mpizero.console import header
 from mpizero.engine.export import sha256
 from mpizero.engine.job import prepare
 from mpizero.engine.replicas import compare_replicas
@@ -19,6 +21,7 @@ from mpizero.engine.verdict import verdict
 from mpizero.errors import ConfigError, ReplicaMismatch
 from mpizero.layout import Axis
 from mpizero.schedule import STRATEGIES
+from mpizero.text import counted
 from tests.engine.plans import follows_its_plan, run_as_planned
 from tests.engine.runs import GPT, MLP
 from tests.engine.test_need import dies_below, fits_exactly
@@ -32,7 +35,7 @@ OPTIONS: Mapping[str, Mapping] = {
     "bfloat16": {"dtype": "bfloat16", "sum_dtype": "float32", "overlap": "on", "backward_prefetch": 1},
     "bucket": {"bucket_size": "1KiB", "dtype": "float16", "accumulation": 2},
     "offload": {"offload": "optimizer=cpu", "accumulation": 2, "overlap": "on"},
-    "parts": {**ALL, "offload": "checkpoints=cpu", "dtype": "float16"},
+    "parts": {**ALL, "recompute_interval": 2, "offload": "checkpoints=cpu", "dtype": "float16"},
     "frozen": {"freeze": ("h.0.*", "wpe*"), **ALL},
 }
 
@@ -100,14 +103,26 @@ def test_every_mesh(group, stage, shard_size):
 def test_checkpoints_know_no_tensor_size(group, shared_path):
     """Saved by one size, gone on with by another: the same states, bit for bit."""
     folder, told = shared_path, {}
+    files = []
     for size in (1, *sizes(group.size)):
         job = prepare(replace(TEXTS, tensor_size=size, stage="3", batch_size=2, steps=3), group)
         if told:
             before = told["at"]
             resume(job, before)
             assert digests(job) == told["digests"]
+            again = save(job, folder / f"again{size}")  # what was read, saved by another size
+            files.append([exported(path, folder, group) for path in (before, again)])
         run_steps(job, steps=1)
         told = {"digests": digests(job), "at": save(job, folder / str(size))}
+    assert all(one == other for one, other in files) and files
+
+
+def exported(path, folder, group):
+    """The bytes of the safetensors file, on rank 0; "" elsewhere."""
+    if group.rank:
+        return b""
+    export(path, folder / "out.safetensors", force=True)
+    return (folder / "out.safetensors").read_bytes()
 
 
 def digests(job):
@@ -130,7 +145,12 @@ def test_a_summary_is_as_planned(group, few_held_out):
     job = prepare(replace(TEXTS, tensor_size=2, stage="3", **ALL), group)
     summary = summarise(job, run_steps(job))
     assert verdict(summary) == "" and summary["tensor_size"] == 2
-    assert summary["psi"] == prepare(replace(TEXTS, stage="3"), group).task.model.spec.psi
+    whole = prepare(replace(TEXTS, stage="3"), group).wrapping.numel
+    assert summary["psi"] == whole
+    told = " ".join(header(job).split())
+    assert f"psi = {whole:,} parameters, {job.wrapping.numel:,} of them a rank's part, in 7 units" in told
+    assert f"1 replica x {counted(group.size // 2, 'shard')} x 2 tensor parallel ranks" in told
+    assert f"x 1 microbatch = {group.size} a step" in told and "pad" not in told[told.index("a step"):]
 
 
 @pytest.mark.parametrize("group", [4], ids="n={}".format, indirect=True)

@@ -13,7 +13,7 @@ from mpizero.data.text import Text
 from mpizero.engine.export import whole_params
 from mpizero.engine.job import prepare
 from mpizero.engine.task import Task
-from mpizero.engine.trainer import run_steps
+from mpizero.engine.trainer import evaluate_loss, run_steps
 from mpizero.errors import ConfigError
 from mpizero.layout.models import GPTConfig
 from mpizero.layout.tensor import TensorPlace
@@ -112,6 +112,13 @@ def test_a_task_of_ones_own_at_every_stage(group):
     expected = one_process(config, group, own(1, 0))
     if expected is not None:
         assert_near(first, expected)
+
+
+@pytest.mark.parametrize("group", [4], ids=["n=4"], indirect=True)
+def test_what_is_held_out(group, few_held_out):
+    """16 windows, in batches of 3: the last is not full, and of one data rank empty."""
+    found = [evaluate_loss(prepare(replace(TEXTS, batch_size=3, tensor_size=size), group)) for size in (1, 2, 4)]
+    np.testing.assert_allclose(found, found[0], rtol=1e-6)
 
 
 @pytest.mark.parametrize("group", [2, 4], ids="n={}".format, indirect=True)

@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 
 from mpizero.errors import ConfigError
-from mpizero.layout import Axis, ModelSpec
-from mpizero.layout.models import GPTConfig, gpt_spec, mlp_spec
+from mpizero.layout import Axis, ModelSpec, freeze
+from mpizero.layout.models import GPTConfig, MLPSizes, gpt_spec, mlp_spec
 from mpizero.layout.tensor import TensorPlace
 from mpizero.planner import plan_traffic, sent_between
 from mpizero.planner.links import leaving_bytes
@@ -35,6 +35,16 @@ def test_two_sums_a_block_each_way():
     """Megatron-LM (arXiv:1909.08053), fig. 4; and one of the embedding, one of the head's input."""
     _, setup = made()
     assert shares(setup) == {AllReduceActivation: 2 * 3 + 1, AllReduceInputGrad: 2 * 3 + 1, AllGatherLoss: 1}
+
+
+def test_no_sum_of_a_gradient_that_nobody_reads():
+    """That of the data, and of what frozen segments get."""
+    def sums(spec, config, **settings):
+        _, setup = made(spec=spec, config=config, **settings)
+        return [action.segment for action in setup.lists.step() if isinstance(action, AllReduceInputGrad)]
+
+    assert sums(mlp_spec, MLPSizes()) == [4, 2]
+    assert sums(lambda config, place: freeze(mlp_spec(config, place=place), ["layers.[01].*"]), MLPSizes()) == [4]
 
 
 def test_what_is_computed_again_is_summed_again_unless_nobody_reads_it():
@@ -143,6 +153,7 @@ def test_bytes_that_leave_a_host(size, per_host):
     by_host = [sum(each for each, where in zip(by_rank, hosts, strict=True) if where == host) for host in set(hosts)]
     assert leaving_bytes(sends, mesh, per_host) == max(by_host)
     inside = [send for send in sends if send.axis is Axis.TENSOR]
+    assert {send.axis for send in sends if isinstance(send.action, SHARES)} == {Axis.TENSOR}
     if per_host % size == 0:
         assert all(sent_between(inside, mesh, hosts, rank) == 0 for rank in range(8))
 

@@ -64,7 +64,6 @@ def partitioned(actions: Iterable[Action], segments: Sequence[SegmentUse]) -> li
     for action in actions:
         if isinstance(action, Recompute) and (action.segment, action.mb) in parts:
             out.append(GatherKept(action.segment, action.mb))
-            parts.discard((action.segment, action.mb))
         out.append(action)
         if isinstance(action, Forward) and action.save in (Save.INPUT, Save.COPY) and segments[action.segment - 1].sums:
             out.append(PartitionKept(action.segment, action.mb))
