@@ -89,7 +89,8 @@ def need_of(config, ranks):
 @pytest.mark.parametrize("size, context, batch", [("1,32,2,256", 20, 4), ("4,128,4,256", 128, 16)])
 def test_a_fit_says_what_train_needs_with_its_flags(plan, size, context, batch):
     """The second once fitted into 28 MB by its plan, and its run did not."""
-    asked = f"fit --gpt {size} --context {context} --ranks 4 --batch-size {batch} --tensor-size 1 --activations-of mpizero"
+    asked = f"fit --gpt {size} --context {context} --ranks 4 --batch-size {batch} --tensor-size 1 "
+    asked += "--activations-of mpizero"
     found, out = plan(f"{asked} --device-memory 28MB")
     words = " ".join(out.split())
     assert found["exact"] and "no margin is kept free" in words

@@ -20,7 +20,8 @@ def row(script, cell, **changed):
 def test_predictions_are_the_plan_command_s(script, plan):
     for cell in (script.Cell(1, 4, "2"), script.Cell(2, 2, "3"), script.Cell(4, 1, "0")):
         found, _ = plan(f"largest --device-memory 1MB --ranks {cell.ranks} --tensor-size {cell.tensor_size} --stage "
-                        f"{cell.stage} --d-model 32 --heads 4 --vocab 256 --context 16 --batch-size 2 --optimizer adamw")
+                        f"{cell.stage} --d-model 32 --heads 4 --vocab 256 --context 16 --batch-size 2 "
+                        "--optimizer adamw")
         guess = script.predicted(cell, 1_000_000)
         assert (guess.number, guess.nbytes, guess.next_bytes) == (found["layers"], found["bytes"],
                                                                   found["next"]["bytes"])
