@@ -5,7 +5,7 @@
 #
 # usage: bash scripts/tensor_across_hosts.sh [--rate RATE] [--json FILE] [flag of mpizero.train ...]
 #
-#   --rate RATE   of each host's link, as tc has it (100mbit)
+#   --rate RATE   of each host's link, as tc has it (20mbit)
 #   --json FILE   the rows that are printed
 #
 # It says of each run the seconds of a step (median of the steps behind the first) and, of the host from which most
@@ -15,7 +15,7 @@ set -euo pipefail
 
 here=$(cd "$(dirname "$0")" && pwd)
 case ${1-} in -h|--help) sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//p}' "${BASH_SOURCE[0]}"; exit 0 ;; esac
-rate=100mbit json='' flags=()
+rate=20mbit json='' flags=()
 while (( $# )); do
     case $1 in
         --rate|--json) (( $# > 1 )) || { echo "$0: error: $1 needs a value" >&2; exit 2; }
