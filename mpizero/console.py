@@ -9,12 +9,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from mpizero.comm import needlessly_spread
+from mpizero.comm import needlessly_spread, spread
 from mpizero.dtypes import ITEMSIZE
 from mpizero.engine.config import Settings
 from mpizero.engine.job import Job
 from mpizero.engine.trainer import StepRecord
-from mpizero.layout import DEVICE, OWNED, REPLICATED
+from mpizero.layout import DEVICE, OWNED, REPLICATED, Axis, MeshShape
 from mpizero.memory.kinds import ACTIVATIONS, MODEL_STATE, WORKSPACE
 from mpizero.planner import formula_sizes
 from mpizero.quantities import in_units
@@ -58,9 +58,7 @@ def header(job: Job) -> str:
                      f"{'past' if file.direct else 'through'} the page cache")
     if world.size == 1:
         lines.append("1 rank: nothing is sharded or sent; start several with mpirun -n 4 python -m mpizero.train ...")
-    if spread := needlessly_spread(world.hosts, job.mesh.shape):
-        lines.append(f"note: the shard group of ranks {numbers(spread[0])} spans hosts although it would fit into one: "
-                     "give each host a multiple of --shard-size ranks")
+    lines += [f"note: {note}" for note in _across_hosts(world.hosts, job.mesh.shape)]
     lines += [f"note: {note}" for note in _without_effect(settings)]
     if settings.step.recompute and not any(isinstance(action, Recompute) for action in job.lists.accumulate):
         lines.append("note: --recompute has no effect: no segment that trains lies between the first and the last")
@@ -90,6 +88,18 @@ def _batch(job: Job) -> str:
     return (f"{counted(settings.batch_size, 'sample')} {one} x {counted(settings.step.accumulation, 'microbatch')} = "
             f"{job.samples:,} a step" + (f" and {counted(pads, 'pad')} that {'weigh' if pads > 1 else 'weighs'} nothing"
                                          if pads else ""))
+
+
+def _across_hosts(hosts: Sequence[str], shape: MeshShape) -> list[str]:
+    """Of groups that span hosts and might not."""
+    notes, each = [], "--shard-size ranks" if shape.tensor == 1 else "--shard-size times --tensor-size ranks"
+    if groups := needlessly_spread(hosts, shape):
+        notes.append(f"the shard group of ranks {numbers(groups[0])} spans hosts although it would fit into one: give "
+                     f"each host a multiple of {each}")
+    if groups := spread(hosts, shape, Axis.TENSOR):
+        notes.append(f"tensor parallel ranks {numbers(groups[0])} span hosts, so the sums of activations of every "
+                     "computation cross them: give each host a multiple of --tensor-size ranks, or use a smaller one")
+    return notes
 
 
 def _without_effect(settings: Settings) -> list[str]:

@@ -7,6 +7,7 @@ import pytest
 from mpizero import console
 from mpizero.console import StepLines, duration, key_values, proof, shares
 from mpizero.engine.trainer import StepRecord
+from mpizero.layout import MeshShape
 from mpizero.text import numbers, precision, ranks_on
 from tests.report.sample import sample
 
@@ -17,6 +18,17 @@ RECORD = StepRecord(step=11, loss=1.74951, grad_norm=2.9412, lr=8.1e-3, loss_sca
 def test_held_out_loss_is_told_where_there_is_one():
     assert "held-out" not in StepLines(100, "sample").line(RECORD)
     assert "  held-out loss 2.2500" in StepLines(100, "sample").line(changed(eval_loss=2.25))
+
+
+def test_groups_that_span_hosts():
+    assert console._across_hosts("aabb", MeshShape(1, 2, 2)) == []
+    assert console._across_hosts("aaab", MeshShape(2, 2)) == [
+        "the shard group of ranks 2-3 spans hosts although it would fit into one: give each host a multiple of "
+        "--shard-size ranks"]
+    (note,) = console._across_hosts("aaab", MeshShape(1, 2, 2))
+    assert note.startswith("tensor parallel ranks 2-3 span hosts, so ") and "a multiple of --tensor-size ranks" in note
+    first, _ = console._across_hosts("aaaaabbb", MeshShape(2, 2, 2))
+    assert "of ranks 4, 6 spans hosts" in first and first.endswith("of --shard-size times --tensor-size ranks")
 
 
 def test_where_the_time_went():

@@ -137,6 +137,26 @@ def test_bytes_between_hosts_are_the_planned_ones(hosts, tmp_path, shards):
         assert planned < host["interface_payload_bytes_per_step"] < host["interface_bytes_per_step"] < 1.05 * planned
 
 
+@pytest.mark.launches
+def test_tensor_parallel_ranks_across_hosts_send_more(hosts, tmp_path):
+    """scripts/tensor_across_hosts.sh of a small model: bytes as planned. Inside hosts what crosses is of shards, of a
+    rank's part of the parameters: gathered twice and reduced once, and the tied embedding gathered twice more."""
+    flags = ["--mpirun", mpirun(), "--layers", "1", "--d-model", "16", "--context", "8", "--data", __file__]
+    end = subprocess.run(["bash", "scripts/tensor_across_hosts.sh", "--rate", "200mbit", "--json",
+                          tmp_path / "rows.json", *flags, "--steps", "2"], cwd=ROOT, env=environment(), text=True,
+                         stdin=subprocess.DEVNULL, errors="replace", capture_output=True, timeout=scaled(120))
+    assert end.returncode == 0, end
+    inside, across = json.loads((tmp_path / "rows.json").read_text())
+    part = 256 * 16 // 2 + 8 * 16 + (16 * 48 + 48 + 16 * 16 + 16 * 64 + 64 + 64 * 16) // 2 + 8 * 16
+    assert inside["counted"] == inside["planned"] == 2 * (3 * part + 2 * 256 * 16 // 2)
+    tokens, sums = 8 * 8, 3 + 3  # embedding and two of a block forward, head and two of a block backward
+    targets = 3 * 4 * 3 * tokens  # three numbers of float32 to each of three others
+    shares = 2 * 3 * (tokens * 16 // 4) * 2 * sums + targets
+    copied = 2 * 3 * (8 * 16 + 8 * 16) // 4 * 2
+    assert across["counted"] == across["planned"] == shares + copied
+    assert across["interface"] > across["counted"] and "times the bytes" in end.stdout
+
+
 @contextlib.contextmanager
 def training(log: Path):
     """The script, training without an end on two hosts, and the first process of each; all are gone after the test."""

@@ -22,7 +22,7 @@ from mpizero.comm.collectives import (
     reduce_scatter,
 )
 from mpizero.comm.group import Group
-from mpizero.comm.hosts import cores_each, needlessly_spread, overlaps
+from mpizero.comm.hosts import cores_each, needlessly_spread, overlaps, spread
 from mpizero.comm.mesh import Mesh, mesh
 from mpizero.comm.mpi.main import run_main
 from mpizero.comm.mpi.start import start
@@ -34,4 +34,4 @@ __all__ = ["Collective", "Group", "Mesh", "Message", "Offset", "Polled", "Record
            "TrafficLog", "adder", "all_gather", "all_gather_values", "all_reduce", "barrier", "begin_all_gather",
            "begin_all_reduce", "begin_broadcast", "begin_reduce", "begin_reduce_scatter", "broadcast", "chunk",
            "clock_offset", "cores_each", "mesh", "needlessly_spread", "overlaps", "reduce", "reduce_scatter",
-           "run_main", "start", "stream_for"]
+           "run_main", "spread", "start", "stream_for"]

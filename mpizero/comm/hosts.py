@@ -97,11 +97,16 @@ def overlaps(hosts: Sequence[str]) -> bool:
     return len(set(hosts)) > 1
 
 
+def spread(hosts: Sequence[str], shape: MeshShape, axis: Axis) -> list[range]:
+    """The groups along an axis that span hosts. hosts: of each rank."""
+    return [group for group in shape.groups(axis) if len({hosts[rank] for rank in group}) > 1]
+
+
 def needlessly_spread(hosts: Sequence[str], shape: MeshShape) -> list[range]:
-    """The shard groups that span hosts though one host has ranks enough for a whole group.
+    """The shard groups that span hosts though one host has ranks enough for a whole group, and for those with whom its
+    ranks compute together.
 
     hosts: of each rank. It happens where hosts have a number of ranks that the shard size does not divide.
     """
     room = max(Counter(hosts).values())
-    return [group for group in shape.groups(Axis.SHARD)
-            if len(group) <= room and len({hosts[rank] for rank in group}) > 1]
+    return [group for group in spread(hosts, shape, Axis.SHARD) if len(group) * shape.tensor <= room]

@@ -57,11 +57,13 @@ def speed(log: Log) -> dict[str, Any]:
 
 def run_table(summary: dict[str, Any]) -> Table:
     """What ran, and how it ended."""
-    dtype = summary["dtype"]
-    values = summary | {"grid": f"{summary['replicas']} x {summary['shard_size']}", "units": len(summary["units"]),
+    dtype, tensor = summary["dtype"], summary.get("tensor_size", 1)  # older logs have none
+    grid, part = [summary["replicas"], summary["shard_size"], *([tensor] if tensor > 1 else [])], tensor > 1
+    values = summary | {"grid": " x ".join(map(str, grid)), "units": len(summary["units"]),
                         "precision": precision({"reduce_dtype": dtype, "sum_dtype": dtype} | summary)}
     names = {"model": "model", "stage": "stage", "precision": "parameters and gradients", "world_size": "ranks",
-             "grid": "replicas x shards", "units": "units", "psi": "psi (parameters)", "padded_psi": "psi with padding",
+             "grid": "replicas x shards" + part * " x tensor parallel ranks", "units": "units",
+             "psi": "psi (parameters)", "padded_psi": "psi with padding" + part * ", of a tensor parallel rank's part",
              "batch_size": "samples a rank and microbatch", "accumulation": "microbatches in a step",
              "skipped_steps": "skipped steps", "eval_loss": "held-out loss (nats)",
              "replicas_equal": "replicas equal at the end", "weights_sha256": "SHA-256 of the weights"}
@@ -212,7 +214,7 @@ def unit_table(trace: dict[str, Any]) -> Table:
     for rank in trace["ranks"]:
         for row in rank["actions"]:
             if row["work"] is not None:
-                spent[row["label"]][span_of(row)] += _ms(row) / len(trace["ranks"])
+                spent[row["label"] or "loss"][span_of(row)] += _ms(row) / len(trace["ranks"])
     names = [name for name in SPAN_COLORS if any(name in row for row in spent.values())]
     columns = {"unit": "segment or unit"} | {name: name for name in names}
     rows = [{"unit": unit} | {name: row.get(name, 0.0) for name in names} for unit, row in spent.items()]

@@ -11,7 +11,7 @@ import pytest
 
 from mpizero.comm import TrafficLog, hosts, needlessly_spread
 from mpizero.comm.hosts import Place, by_host, host_names, is_crowded, this_place
-from mpizero.layout import MeshShape
+from mpizero.layout import Axis, MeshShape
 from mpizero.report.log import read_log
 
 JOBS = Path(__file__).with_name("jobs.py")
@@ -81,9 +81,16 @@ def test_quota(text, cores):
     ("aabb", MeshShape(1, 4), []),  # no host has room for four
     ("aaabbb", MeshShape(3, 2), [[2, 3]]),
     ("ab", MeshShape(2, 1), []),
+    ("aabb", MeshShape(1, 2, 2), []),  # no host has room for two times two
+    ("aaaaabbb", MeshShape(2, 2, 2), [[4, 6]]),
 ])
 def test_shard_groups_that_span_hosts_without_need(where, shape, spread):
     assert [list(group) for group in needlessly_spread(where, shape)] == spread
+
+
+@pytest.mark.parametrize("where, found", [("aabb", []), ("aaab", [[2, 3]]), ("abab", [[0, 1], [2, 3]])])
+def test_tensor_parallel_ranks_that_span_hosts(where, found):
+    assert [list(group) for group in hosts.spread(where, MeshShape(1, 2, 2), Axis.TENSOR)] == found
 
 
 def test_near_is_on_this_host(world):

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from mpizero.report.tables import action_table, tables
+from mpizero.report.tables import action_table, run_table, tables, unit_table
 from tests.report.sample import begun, log_of
 
 
@@ -27,6 +27,16 @@ def test_tables_are_the_logs():
     assert (traffic["reduce_scatter"], traffic["planned_reduce_scatter"]) == (plan["reduce_scatter"],) * 2
     assert traffic["agree"] == 192
     assert traffic["sent_bytes_per_step"] == sum(plan.values()) == traffic["planned_sent_bytes_per_step"]
+
+
+def test_of_tensor_parallel_ranks_a_part_is_told_as_one():
+    summary = log_of(ranks=2, units=3).summary
+    rows = {row["what"]: row["value"] for row in run_table(summary | {"tensor_size": 2}).rows}
+    assert rows["replicas x shards x tensor parallel ranks"] == "1 x 2 x 2"
+    assert "psi with padding, of a tensor parallel rank's part" in rows
+    trace = {"step": 0, "ranks": [{"actions": [{"label": "", "work": "all_gather_loss", "begin_s": 0, "end_s": 1}]}]}
+    assert unit_table(trace).rows == [{"unit": "loss", "all_gather": 1000.0}]
+
 
 
 def test_hosts_are_in_the_tables_where_there_are_several():
