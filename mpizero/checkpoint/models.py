@@ -44,7 +44,7 @@ def sizes_of(shapes: Mapping[str, Shape]) -> tuple[str, dict[str, Any]] | None:
     first, last = weights.get(0, ()), weights.get(len(weights) - 1, ())
     if len(first) == len(last) == 2:
         widths = [shape[1] for _, shape in sorted(weights.items()) if len(shape) == 2][:-1]
-        hidden = first[1] if len(set(widths)) == 1 else ",".join(map(str, widths))
+        hidden = first[1] if len(set(widths)) <= 1 else ",".join(map(str, widths))
         return "mlp", {"hidden": hidden, "layers": len(weights), "inputs": first[0], "classes": last[1]}
     return None
 
