@@ -89,26 +89,27 @@ def check_sum_along_all_axes(grid, axes):
     assert value == [1111]
 
 
-class ThreeAxes(StrEnum):
+class FourAxes(StrEnum):
     REPLICATE = "replicate"
     SHARD = "shard"
-    THIRD = "third"
+    TENSOR = "tensor"
+    FOURTH = "fourth"
 
 
 @dataclass(frozen=True)
-class ThreeAxesShape(MeshShape):
-    third: int = 1
+class FourAxesShape(MeshShape):
+    fourth: int = 1
 
 
 @on_four_ranks
-@pytest.mark.parametrize("sizes", [(2, 2, 1), (2, 1, 2), (1, 2, 2), (1, 1, 4)])
+@pytest.mark.parametrize("sizes", [(2, 2, 1, 1), (2, 1, 1, 2), (1, 2, 1, 2), (1, 1, 2, 2), (1, 1, 1, 4)])
 def test_another_axis_is_another_name_in_the_layout(group, monkeypatch, sizes):
-    monkeypatch.setattr(layout_mesh, "Axis", ThreeAxes)
-    monkeypatch.setitem(mesh.__globals__, "Axis", ThreeAxes)
-    grid = mesh(group, ThreeAxesShape(*sizes))
-    assert [grid.group(axis).size for axis in ThreeAxes] == list(sizes)
-    assert [grid.group(axis).name for axis in ThreeAxes] == ["replicate", "shard", "third"]
-    check_sum_along_all_axes(grid, ThreeAxes)
+    monkeypatch.setattr(layout_mesh, "Axis", FourAxes)
+    monkeypatch.setitem(mesh.__globals__, "Axis", FourAxes)
+    grid = mesh(group, FourAxesShape(*sizes))
+    assert [grid.group(axis).size for axis in FourAxes] == list(sizes)
+    assert [grid.group(axis).name for axis in FourAxes] == ["replicate", "shard", "tensor", "fourth"]
+    check_sum_along_all_axes(grid, FourAxes)
 
 
 def test_mesh_of_another_number_of_ranks(world):
