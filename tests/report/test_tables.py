@@ -38,7 +38,6 @@ def test_of_tensor_parallel_ranks_a_part_is_told_as_one():
     assert unit_table(trace).rows == [{"unit": "loss", "all_gather": 1000.0}]
 
 
-
 def test_hosts_are_in_the_tables_where_there_are_several():
     log = log_of(ranks=4, units=3)
     alone = {table.name: table for table in tables(log)}
