@@ -40,7 +40,7 @@ def test_summary_and_log(launch, tmp_path):
         assert rank["messages_per_step"] == 45 and rank["by_op"]["all_gather"] == 97_968 and "agree" in rank["by_op"]
     assert json.loads((tmp_path / "log" / "summary.json").read_text()) == summary
     about = json.loads((tmp_path / "log" / "run.json").read_text())
-    assert about["hosts"] == [about["hosts"][0]] * 4 and about["mesh"] == {"replicate": 1, "shard": 4}
+    assert about["hosts"] == [about["hosts"][0]] * 4 and about["mesh"] == {"replicate": 1, "shard": 4, "tensor": 1}
     known = {"hidden": 96, "stage": "3", "steps": 3, "lr": 0.01, "warmup": 0, "batch_size": 16, "dtype": "float16",
              "seed": 0, "check_replicas": 2, "device_memory": None}
     assert about["settings"] == summary["settings"] == summary["settings"] | known
