@@ -64,7 +64,7 @@ def check_trace(trace):
     assert min(rank["actions"][0]["begin_s"] for rank in trace["ranks"]) == 0
     sent, arrived = defaultdict(list), defaultdict(list)  # number of the collective, from, to -> bytes and time of each
     for rank in trace["ranks"]:
-        assert rank["groups"] == {"shard": [0, 1, 2, 3], "replicate": [rank["rank"]]}
+        assert rank["groups"] == {"shard": [0, 1, 2, 3], "replicate": [rank["rank"]], "tensor": [rank["rank"]]}
         assert all(before["end_s"] <= after["begin_s"] for before, after in pairwise(rank["actions"]))
         for action in rank["actions"]:
             assert all(action["live"][kind] == size for kind, size in action["planned_live"].items())
