@@ -44,8 +44,8 @@ def index(params: Sequence[Param], parts: Sequence[Part], path: Path) -> Index:
 
 
 def within(places: Sequence[Place], begin: int, end: int) -> Iterator[Place]:
-    """Those that hold some of the elements begin .. end - 1, of places in order. There are many where tensor parallel
-    ranks have saved columns: a place for each row."""
+    """Those that hold some of the elements begin .. end - 1, at least one, of places in order. There are many where
+    tensor parallel ranks have saved columns: a place for each row."""
     for number in range(bisect_right(places, begin, key=lambda place: place.end), len(places)):
         if places[number].begin >= end:
             return
