@@ -14,7 +14,7 @@ from mpizero.comm import wait
 from mpizero.comm.mpi.meeting import Meeting
 
 JOBS = Path(__file__).with_name("jobs.py")
-SECONDS = 45.0  # for start and end of a job on a busy machine; about 2 when it is idle
+SECONDS = 25.0  # for start and end of a job on a busy machine; about 2 when it is idle
 
 
 @pytest.fixture
