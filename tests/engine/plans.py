@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import pytest
+
 from mpizero.comm import Group
 from mpizero.engine.config import TrainConfig
 from mpizero.engine.job import Job, prepare
 from mpizero.engine.moves import moved_bytes
 from mpizero.engine.trainer import AGREEMENT_OPS, Progress, run_steps
+from mpizero.errors import OutOfDeviceMemory
 from mpizero.layout import DEVICE, HOST, NVME
 from mpizero.planner import plan_memory, plan_traffic
 from mpizero.planner.footprint import Computation
@@ -59,3 +64,13 @@ def follows_its_plan(job: Job) -> Progress:
     assert counted == planned
     assert progress.off_plan == 0 and not executor.values
     return progress
+
+
+def fits_its_host_exactly(config: TrainConfig, group: Group) -> None:
+    """The run takes what it has taken before, and is refused where its part of the host has a byte less."""
+    job = prepare(config, group)
+    run_steps(job)
+    need = job.tiers[HOST].peak_bytes
+    run_steps(prepare(replace(config, host_memory=f"{need}B"), group))
+    with pytest.raises(OutOfDeviceMemory, match=f"out of host memory: the run needs {need:,} bytes.*`host_memory`"):
+        prepare(replace(config, host_memory=f"{need - 1}B"), group)

@@ -14,11 +14,12 @@ from mpizero.engine.summary import summarise
 from mpizero.engine.trace import trace
 from mpizero.engine.trainer import catch_up, evaluate_loss, run_steps
 from mpizero.engine.verdict import verdict
-from mpizero.errors import ConfigError, OutOfDeviceMemory
+from mpizero.errors import ConfigError
 from mpizero.layout import DEVICE, HOST
 from mpizero.optim import Adam
 from mpizero.planner import plan_memory
 from mpizero.schedule import Course, StepSettings
+from tests.engine.plans import fits_its_host_exactly
 from tests.engine.runs import GPT, MLP, dealt, outcome, run
 from tests.engine.serial import Serial
 
@@ -119,12 +120,7 @@ def test_planned_bytes_after_every_action(group, options):
 
 
 def test_a_run_fits_under_exactly_its_plan(group):
-    job = prepare(LATE, group)
-    run_steps(job)
-    need = job.tiers[HOST].peak_bytes
-    run_steps(prepare(replace(LATE, host_memory=f"{need}B"), group))
-    with pytest.raises(OutOfDeviceMemory, match=f"out of host memory: the run needs {need:,} bytes"):
-        prepare(replace(LATE, host_memory=f"{need - 1}B"), group)
+    fits_its_host_exactly(LATE, group)
 
 
 def test_an_update_goes_on_beside_forward_and_backward(group, monkeypatch):

@@ -13,13 +13,13 @@ from mpizero.engine import executor, storage
 from mpizero.engine.job import prepare
 from mpizero.engine.trainer import run_steps
 from mpizero.engine.update import Update
-from mpizero.errors import ConfigError, OutOfDeviceMemory, StorageError
+from mpizero.errors import ConfigError, StorageError
 from mpizero.layout import HOST, NVME, flat
 from mpizero.layout import files as layout_files
 from mpizero.layout.files import buffer_bytes
 from mpizero.memory import regions
 from mpizero.schedule.actions import OptimStep
-from tests.engine.plans import follows_its_plan, run_as_planned
+from tests.engine.plans import fits_its_host_exactly, follows_its_plan, run_as_planned
 from tests.engine.runs import GPT, MLP, dealt, run
 from tests.memory.storages import poke
 
@@ -82,12 +82,7 @@ def test_room_and_buffers_are_the_closed_forms(group, tmp_path):
 
 def test_a_host_that_lacks_a_byte_is_said(group, tmp_path):
     config = replace(TINY, stage="3", steps=1, offload=ALL, nvme=str(tmp_path))
-    job = prepare(config, group)
-    run_steps(job)
-    need = job.tiers[HOST].peak_bytes
-    run_steps(prepare(replace(config, host_memory=f"{need}B"), group))
-    with pytest.raises(OutOfDeviceMemory, match=f"out of host memory: the run needs {need:,} bytes"):
-        prepare(replace(config, host_memory=f"{need - 1}B"), group)
+    fits_its_host_exactly(config, group)
 
 
 def test_debug_mode_changes_no_bit(group, tmp_path):

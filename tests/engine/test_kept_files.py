@@ -12,14 +12,14 @@ from mpizero.engine import executor
 from mpizero.engine.job import prepare
 from mpizero.engine.task import Task
 from mpizero.engine.trainer import run_steps
-from mpizero.errors import ConfigError, OutOfDeviceMemory, StorageError
+from mpizero.errors import ConfigError, StorageError
 from mpizero.layout import HOST, NVME, flat
 from mpizero.layout import files as layout_files
 from mpizero.layout.files import BUFFERS, PAGE
 from mpizero.memory import regions
 from mpizero.nn.mlp import mlp
 from mpizero.schedule.actions import UploadKept
-from tests.engine.plans import run_as_planned
+from tests.engine.plans import fits_its_host_exactly, run_as_planned
 from tests.engine.runs import GPT, MLP, run
 from tests.memory.storages import poke
 
@@ -80,12 +80,7 @@ def test_only_what_leaves_the_device_has_room(group, tmp_path):
 def test_a_host_that_lacks_a_byte_is_said(group, tmp_path, monkeypatch):
     config = replace(TEXTS, stage="3", steps=1, offload=ALL, nvme=str(tmp_path))
     update_by_blocks(config, monkeypatch)
-    job = prepare(config, group)
-    run_steps(job)
-    need = job.tiers[HOST].peak_bytes
-    run_steps(prepare(replace(config, host_memory=f"{need}B"), group))
-    with pytest.raises(OutOfDeviceMemory, match=f"out of host memory: the run needs {need:,} bytes"):
-        prepare(replace(config, host_memory=f"{need - 1}B"), group)
+    fits_its_host_exactly(config, group)
 
 
 def test_a_bit_that_flips_ends_the_run(group, tmp_path, monkeypatch):

@@ -14,7 +14,7 @@ from mpizero.engine.trainer import run_steps
 from mpizero.errors import OutOfDeviceMemory
 from mpizero.layout import HOST
 from mpizero.memory.ledger import Ledger
-from tests.engine.plans import follows_its_plan, run_as_planned
+from tests.engine.plans import fits_its_host_exactly, follows_its_plan, run_as_planned
 from tests.engine.runs import GPT, MLP, dealt, run
 
 CPU, ALL = "optimizer=cpu", "params=cpu,optimizer=cpu"
@@ -99,12 +99,7 @@ def test_a_frozen_unit_of_the_host_is_fetched_as_well(group):
 
 def test_a_full_host_is_said(group):
     config = replace(MLP, offload=CPU, steps=1)
-    job = prepare(config, group)
-    run_steps(job)
-    need = job.tiers[HOST].peak_bytes
-    run_steps(prepare(replace(config, host_memory=f"{need}B"), group))
-    with pytest.raises(OutOfDeviceMemory, match=f"out of host memory: the run needs {need:,} bytes.*`host_memory`"):
-        prepare(replace(config, host_memory=f"{need - 1}B"), group)
+    fits_its_host_exactly(config, group)
 
 
 def test_a_full_host_is_said_where_it_is_full():
