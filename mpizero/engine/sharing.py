@@ -8,6 +8,7 @@ from typing import Any, final
 import numpy as np
 
 from mpizero.comm import Group, begin_all_gather, begin_all_reduce
+from mpizero.errors import ConfigError
 from mpizero.layout import SegmentUse
 from mpizero.memory.kinds import KEPT_INPUT
 from mpizero.memory.ledger import Ledger
@@ -30,10 +31,13 @@ class Sharing:
 
     def share(self, values: Values, action: AllReduceActivation | AllReduceInputGrad | AllGatherLoss,
               phase: str) -> None:
-        """Sum the summands, or gather the parts, of all ranks."""
-        effect = share(action, self.segments)
-        ((part, whole),) = effect.becomes
+        """Sum the summands, or gather the parts, of all ranks. ConfigError for a task's own array that cannot take the
+        sum in its place."""
+        ((part, whole),) = share(action, self.segments).becomes
         array = values.pop(part)
+        if not array.flags.c_contiguous:  # `reshape` would give a copy, and the sum be lost
+            raise ConfigError(f"{part} is no contiguous array, so ranks cannot sum it in place: let the segment return "
+                              "np.ascontiguousarray of it")
         begin = begin_all_gather if isinstance(action, AllGatherLoss) else begin_all_reduce
         begin(self.tensor, array.reshape(-1), unit=self._name(action), phase=phase).finish()
         values[whole] = self.ledger.rekind(array, KEPT_INPUT) if whole.name is Name.KEPT else array

@@ -20,6 +20,7 @@ from mpizero.engine.trainer import run_steps
 from mpizero.engine.verdict import verdict
 from mpizero.errors import ConfigError, ReplicaMismatch
 from mpizero.layout import Axis
+from mpizero.nn.mlp import DividedLinear
 from mpizero.schedule import STRATEGIES
 from mpizero.text import counted
 from tests.engine.plans import follows_its_plan, run_as_planned
@@ -173,3 +174,20 @@ def test_sentences(group):
         prepare(replace(TEXTS, tensor_size=2, tiles=2), group)
     assert group.size == 3 or run_as_planned(replace(LINEARS, tensor_size=2), group)[0].mesh.group(
         Axis.TENSOR).size == 2
+
+
+@pytest.mark.parametrize("group", [2], ids="n={}".format, indirect=True)
+@pytest.mark.parametrize("way, value", [("forward", "summand"), ("backward", "dsummand")])
+def test_a_summand_that_cannot_take_the_sum_is_said(group, monkeypatch, way, value):
+    """Where a segment of a task's own gives a view of something else."""
+    computed = getattr(DividedLinear, way)
+
+    def turned(self, *arguments):
+        result = computed(self, *arguments)
+        if way == "forward":
+            return np.asfortranarray(result[0]), result[1]
+        return None if result is None else np.asfortranarray(result)
+
+    monkeypatch.setattr(DividedLinear, way, turned)
+    with pytest.raises(ConfigError, match=rf"^{value}\[\d, mb=0\] is no contiguous array, so ranks cannot sum it"):
+        run_steps(prepare(replace(LINEARS, tensor_size=2), group))
