@@ -247,6 +247,7 @@ def test_dealing_whole_files():
     assert dealt(items, 3) == {**one_file, "a": 1, "c": 2}
     launching = [item(name, name, "launches") for name in "abc"]
     assert dealt(launching, 4) == {"a": 0, "b": 1, "c": 0}  # two at a time
+    assert dealt(launching, 4, 1) == {"a": 0, "b": 0, "c": 0}
 
 
 def test_the_body_runs_on_the_ranks_of_the_group(group, world):

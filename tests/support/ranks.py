@@ -6,7 +6,8 @@ that writes to the terminal, reports the traceback of each failing rank. A rank 
 MPI, most likely because another one has failed and left it alone: then the job is aborted with the stacks of all ranks.
 
 All other tests run before them, each on one rank, as many at a time as there are cores; of those that start ranks of
-their own two at a time, since some of these wait for a clock, and others need many cores. Rank 0 reports them all.
+their own two at a time, since some of these wait for a clock, and others need many cores; one at a time under Open MPI,
+whose jobs disturb each other. Rank 0 reports them all.
 """
 
 from __future__ import annotations
@@ -35,6 +36,8 @@ RANK_OF = ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "PMI_RANK", "PM
            "SLURM_PROCID", "SLURM_LOCALID")
 SEVERITY = ("passed", "skipped", "failed")
 LAUNCHING = 2  # ranks that run tests which start ranks of their own
+# of two jobs at a time Open MPI's daemons were seen not to report (across hosts), or to be unreachable, status 142
+OPEN_MPI = "OMPI_COMM_WORLD_RANK"
 LAUNCH = 50  # tests of one process take as long as one that starts ranks
 
 
@@ -131,7 +134,8 @@ class RankPlugin:
     def pytest_runtestloop(self, session: pytest.Session) -> Iterator[None]:
         """With this rank's share of the tests of one process, which find themselves on rank 0 of the job."""
         cores = int(self.meeting.share("the number of cores", str(os.cpu_count() or 1))[0])
-        share = dealt(session.items, min(cores, self.meeting.size))
+        launching = 1 if OPEN_MPI in os.environ else LAUNCHING
+        share = dealt(session.items, min(cores, self.meeting.size), launching)
         session.items[:] = [item for item in session.items
                             if _is_rank_test(item) or share[item.nodeid] == self.meeting.rank]
         os.environ.update(dict.fromkeys(self.told, "0"))
@@ -187,8 +191,9 @@ class RankPlugin:
             self.meeting.over = True
 
 
-def dealt(items: Sequence[pytest.Item], workers: int) -> dict[str, int]:
-    """The rank that runs a test of one process, by its name. A file goes to one rank as a whole, large ones first."""
+def dealt(items: Sequence[pytest.Item], workers: int, launchers: int = LAUNCHING) -> dict[str, int]:
+    """The rank that runs a test of one process, by its name. A file goes to one rank as a whole, large ones first; one
+    with tests that start ranks to one of the first `launchers`."""
     alone = [item for item in items if not _is_rank_test(item)]
     files, launching, load = Counter[str](), set[str](), [0] * workers
     for item in alone:
@@ -197,7 +202,7 @@ def dealt(items: Sequence[pytest.Item], workers: int) -> dict[str, int]:
         launching |= {str(item.path)} if launches else set()
     rank_of = {}
     for file in sorted(files, key=lambda file: (-files[file], file)):
-        ranks = range(min(workers, LAUNCHING) if file in launching else workers)
+        ranks = range(min(workers, launchers) if file in launching else workers)
         rank_of[file] = min(ranks, key=lambda rank: (load[rank], rank))
         load[rank_of[file]] += files[file]
     return {item.nodeid: rank_of[str(item.path)] for item in alone}
