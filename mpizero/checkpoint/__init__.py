@@ -4,4 +4,6 @@
 part-0000.bin (numbers, little-endian, one piece of a parameter's state after the other) and part-0000.json (which
 pieces these are, and a CRC-32 for each MiB); and checkpoint.json, written last: step, scale, settings, parameters, and
 the SHA-256 of each part's table. It makes the checkpoint complete. Each JSON file begins with a SHA-256 of its rest.
+A piece is a range of elements, begin .. end - 1, or columns, as tensor parallel ranks have them: `run` elements, again
+each `stride` elements, up to `end`.
 """

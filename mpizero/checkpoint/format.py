@@ -7,15 +7,16 @@ import json
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from mpizero.dtypes import ITEMSIZE
 from mpizero.errors import CheckpointError
+from mpizero.layout.strided import Strided
 
 CHECKPOINT, PART = "mpizero checkpoint", "part of an mpizero checkpoint"
-VERSION = 1
+VERSION = 2  # 1: a range of elements an entry, never columns
 BLOCK = 2**20  # bytes under one checksum
 STEP_NAME = re.compile(r"step-(\d{8,18})", re.ASCII)
 PART_NAME = re.compile(r"part-\d{4,9}", re.ASCII)
@@ -34,18 +35,17 @@ def part_name(rank: int) -> str:
 
 @dataclass(frozen=True)
 class Entry:
-    """Elements begin .. end - 1 of a state of a parameter, which lie `offset` bytes from the begin of the part."""
+    """Elements of a state of a parameter, which lie in their order `offset` bytes from the begin of the part."""
 
     state: str
     param: str
-    begin: int
-    end: int
+    where: Strided
     dtype: str
     offset: int
 
     @property
     def nbytes(self) -> int:
-        return (self.end - self.begin) * ITEMSIZE[self.dtype]
+        return self.where.numel * ITEMSIZE[self.dtype]
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ def decode(what: str, text: bytes, path: Path) -> dict[str, Any]:
     if int(match[1]) > VERSION:
         raise CheckpointError(f"{path} has version {int(match[1])} of the format, and this mpizero knows {VERSION}: a "
                               "newer one wrote it, or it is damaged")
-    if first != _first_line(what, rest):
+    if not int(match[1]) or first != _first_line(what, rest, int(match[1])):
         raise CheckpointError(f"{path} is damaged: its checksum is another")
     try:
         return json.loads(b"{" + rest)
@@ -97,9 +97,9 @@ def decode(what: str, text: bytes, path: Path) -> dict[str, Any]:
         raise CheckpointError(f"{path} is no {what}: it is not JSON") from None
 
 
-def _first_line(what: str, rest: bytes) -> bytes:
+def _first_line(what: str, rest: bytes, version: int = VERSION) -> bytes:
     digest = hashlib.sha256(rest).hexdigest()
-    return f'{{"format": "{what}", "version": {VERSION}, "sha256": "{digest}",'.encode()
+    return f'{{"format": "{what}", "version": {version}, "sha256": "{digest}",'.encode()
 
 
 # -- values -----------------------------------------------------------------------------------------------------------
@@ -107,8 +107,16 @@ def _first_line(what: str, rest: bytes) -> bytes:
 
 def part_data(part: Part) -> dict[str, Any]:
     """As `parse_part` reads it."""
-    return {"bytes": part.size, "entries": [asdict(entry) for entry in part.entries],
+    return {"bytes": part.size, "entries": [_entry_data(entry) for entry in part.entries],
             "checksums": list(part.checksums)}
+
+
+def _entry_data(entry: Entry) -> dict[str, Any]:
+    """Of several runs also the length of one, and from one to the next."""
+    where = entry.where
+    runs = {"run": where.length, "stride": where.stride} if where.count > 1 else {}
+    return {"state": entry.state, "param": entry.param, "begin": where.begin, "end": where.end, **runs,
+            "dtype": entry.dtype, "offset": entry.offset}
 
 
 def parse_part(name: str, data: Mapping[str, Any], path: Path) -> Part:
@@ -124,13 +132,26 @@ def parse_part(name: str, data: Mapping[str, Any], path: Path) -> Part:
 def _entry(row: Any, size: int, path: Path) -> Entry:
     if not isinstance(row, dict) or not all(isinstance(row.get(key), str) for key in ("state", "param", "dtype")):
         raise CheckpointError(f"{path} holds an entry that is none: {str(row)[:100]}")
-    begin, end, offset = (_number(row, key, path) for key in ("begin", "end", "offset"))
     if row["dtype"] not in ITEMSIZE:
         raise CheckpointError(f"{path} holds numbers of an unknown dtype, {row['dtype'][:100]!r}")
-    entry = Entry(row["state"], row["param"], begin, end, row["dtype"], offset)
-    if begin >= end or offset + entry.nbytes > size:
+    entry = Entry(row["state"], row["param"], _where(row, path), row["dtype"], _number(row, "offset", path))
+    if entry.offset + entry.nbytes > size:
         raise CheckpointError(f"{path}: {entry.state} of {entry.param} does not lie in the part's {size:,} bytes")
     return entry
+
+
+def _where(row: Mapping[str, Any], path: Path) -> Strided:
+    begin, end = (_number(row, key, path) for key in ("begin", "end"))
+    if not {"run", "stride"} & set(row):
+        where = Strided(begin, end - begin)
+    else:
+        run, stride = (_number(row, key, path) for key in ("run", "stride"))
+        where = Strided(begin, run, (end - begin - run) // max(stride, 1) + 1, stride)
+        if where.count < 2 or begin % max(stride, 1) + run > stride:
+            raise CheckpointError(f"{path} holds columns that are none: {str(row)[:200]}")
+    if where.length < 1 or where.end != end:
+        raise CheckpointError(f"{path} holds elements that cannot be: {str(row)[:200]}")
+    return where
 
 
 def params_data(params: Sequence[Param]) -> list[dict[str, Any]]:

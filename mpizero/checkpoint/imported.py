@@ -22,7 +22,7 @@ from mpizero.checkpoint.weights import Weights, fill_as, is_tied, own_params
 from mpizero.engine.config import SIZES
 from mpizero.engine.versions import versions
 from mpizero.errors import CheckpointError
-from mpizero.layout import MASTER, READ_BLOCK
+from mpizero.layout import MASTER, READ_BLOCK, Strided
 from mpizero.layout.models import GPTConfig
 from mpizero.text import counted
 
@@ -55,7 +55,7 @@ def _values(weights: Weights, names: list[str]) -> Iterator[Piece]:
     for name in names:
         values = np.empty(int(np.prod(weights.params[name])), np.float32)
         fill_as(weights, name, 0, values, scratch)
-        yield MASTER.name, name, 0, [values]
+        yield MASTER.name, name, Strided(0, values.size), [values]
 
 
 def _write(target: Path, run: str, about: dict[str, Any], values: Iterator[Piece]) -> None:

@@ -81,5 +81,7 @@ def _fill(job: Job, weights: Weights) -> None:
     scratch = job.ledger.empty(scratch_bytes(job.geometry), np.uint8, WORKSPACE)
     for unit in job.state.units:
         for span, values in unit.blocks(MASTER.name, unit.range_of(unit.placement.optim), writes=True):
-            for param, begin, where in unit.layout.pieces(span):
-                fill_as(weights, param.name, begin, values[where.start - span.start : where.stop - span.start], scratch)
+            for param, where, piece in unit.layout.pieces(span):
+                for before, begin, length in where.runs():
+                    low = piece.start - span.start + before
+                    fill_as(weights, param.name, begin, values[low : low + length], scratch)

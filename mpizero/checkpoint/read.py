@@ -15,7 +15,7 @@ from mpizero.checkpoint.format import ABOUT, BLOCK, Part
 from mpizero.checkpoint.places import within
 from mpizero.dtypes import ITEMSIZE, numpy_dtype
 from mpizero.errors import CheckpointError
-from mpizero.layout import READ_BLOCK
+from mpizero.layout import READ_BLOCK, Strided
 
 
 @final
@@ -40,35 +40,37 @@ class Checkpoint:
             raise CheckpointError(f"{self.folder / ABOUT} knows no {state} of {param}")
         end = int(np.prod(self.params[param])) if end is None else end
         out = np.empty(end - begin, numpy_dtype(self.kept[param][state]))
-        self.fill(state, param, begin, out, np.empty(READ_BLOCK, np.uint8))
+        self.fill(state, param, Strided(begin, out.size), out, np.empty(READ_BLOCK, np.uint8))
         return out
 
-    def fill(self, state: str, param: str, begin: int, out: np.ndarray, scratch: np.ndarray) -> None:
-        """The same into `out` (n,), contiguous, of the stored dtype. scratch: bytes, at least one; destroyed."""
-        dtype, end = self.kept[param][state], begin + out.size
-        assert out.dtype == numpy_dtype(dtype) and scratch.size, (state, param, out.dtype)
+    def fill(self, state: str, param: str, where: Strided, out: np.ndarray, scratch: np.ndarray) -> None:
+        """Elements `where` into `out` (n,), contiguous, of the stored dtype. scratch: bytes, at least one;
+        destroyed."""
+        dtype = self.kept[param][state]
+        assert out.dtype == numpy_dtype(dtype) and out.size == where.numel and scratch.size, (state, param, out.dtype)
         target, itemsize = out.view(np.uint8).data, ITEMSIZE[dtype]
-        for place in within(self.contents.places[state, param], begin, end):
-            low, high = max(begin, place.begin), min(end, place.end)
-            piece = target[(low - begin) * itemsize : (high - begin) * itemsize]
-            self._read(place.part, place.offset + (low - place.begin) * itemsize, piece, scratch.data)
+        for place in within(self.contents.places[state, param], where):
+            part = self.contents.parts[place.part]
+            path = self.contents.file_of(part)
+            with opened(path) as file:
+                for stored, wanted, count in place.where.common(where):
+                    piece = target[wanted * itemsize : (wanted + count) * itemsize]
+                    self._read(file, path, place.part, place.offset + stored * itemsize, piece, scratch.data)
         if sys.byteorder == "big":
             out.byteswap(inplace=True)
 
-    def _read(self, number: int, offset: int, target: memoryview, scratch: memoryview) -> None:
-        """Bytes from `offset` on, block by block."""
-        part = self.contents.parts[number]
-        path, end = self.contents.file_of(part), offset + len(target)
-        with opened(path) as file:
-            for block in range(offset // BLOCK, -(-end // BLOCK)):
-                low, high = max(offset, block * BLOCK), min(end, (block + 1) * BLOCK)
-                piece = target[low - offset : high - offset]
-                if (number, block) in self._checked:
-                    read_into(file, low, piece, path)
-                    continue
-                if _checksum(file, part, block, low, piece, scratch, path) != part.checksums[block]:
-                    raise damaged(path, block, part.size)
-                self._checked.add((number, block))
+    def _read(self, file: int, path: Path, number: int, offset: int, target: memoryview, scratch: memoryview) -> None:
+        """Bytes of a part from `offset` on, block by block."""
+        part, end = self.contents.parts[number], offset + len(target)
+        for block in range(offset // BLOCK, -(-end // BLOCK)):
+            low, high = max(offset, block * BLOCK), min(end, (block + 1) * BLOCK)
+            piece = target[low - offset : high - offset]
+            if (number, block) in self._checked:
+                read_into(file, low, piece, path)
+                continue
+            if _checksum(file, part, block, low, piece, scratch, path) != part.checksums[block]:
+                raise damaged(path, block, part.size)
+            self._checked.add((number, block))
 
 
 def _checksum(file: int, part: Part, block: int, low: int, piece: memoryview, scratch: memoryview, path: Path) -> int:

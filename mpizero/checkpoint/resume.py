@@ -87,9 +87,9 @@ def _fill(job: Job, checkpoint: Checkpoint) -> None:
     for unit in job.state.units:
         for state in unit.states:
             for span, values in unit.blocks(state, unit.range_of(unit.placement.optim), writes=True):
-                for param, begin, where in unit.layout.pieces(span):
-                    part = values[where.start - span.start : where.stop - span.start]
-                    checkpoint.fill(state, param.name, begin, part, scratch)
+                for param, where, piece in unit.layout.pieces(span):
+                    part = values[piece.start - span.start : piece.stop - span.start]
+                    checkpoint.fill(state, param.name, where, part, scratch)
 
 
 def _until_the_end(job: Job) -> Job:

@@ -34,8 +34,9 @@ from mpizero.engine.trainer import catch_up
 from mpizero.engine.unit import Unit
 from mpizero.engine.versions import versions
 from mpizero.errors import CheckpointError
+from mpizero.layout import Strided
 
-Piece = tuple[str, str, int, Iterable[np.ndarray]]  # state, parameter, where in it, and the elements from there on
+Piece = tuple[str, str, Strided, Iterable[np.ndarray]]  # state, parameter, which elements of it, and these in order
 
 
 def save(job: Job, folder: str | Path, *, run: str | None = None, runs: Sequence[str] = ()) -> Path:
@@ -88,8 +89,8 @@ def write_part(folder: Path, rank: int, pieces: Iterable[Piece]) -> dict[str, An
     entries: list[Entry] = []
     checksums: list[int] = []
     with created(folder / f"{name}.bin") as file:
-        for state, param, begin, arrays in pieces:
-            where, end, dtype = size, begin, ""
+        for state, param, where, arrays in pieces:
+            offset, dtype = size, ""
             for values in arrays:
                 for piece in _blocks(values, size):
                     if size % BLOCK == 0:
@@ -97,8 +98,9 @@ def write_part(folder: Path, rank: int, pieces: Iterable[Piece]) -> dict[str, An
                     write_all(file, piece)
                     checksums[-1] = zlib.crc32(piece, checksums[-1])
                     size += len(piece)
-                end, dtype = end + values.size, values.dtype.name
-            entries.append(Entry(state, param, begin, end, dtype, where))
+                dtype = values.dtype.name
+            entries.append(Entry(state, param, where, dtype, offset))
+            assert size == offset + entries[-1].nbytes, (state, param)
     table = encode(PART, part_data(Part(name, size, tuple(entries), tuple(checksums))))
     write_durably(folder / f"{name}.json", table)
     sync_folder(folder)
@@ -109,8 +111,8 @@ def _owned(units: Sequence[Unit]) -> Iterator[Piece]:
     """What this rank counts as its own, without copies where it is in memory."""
     for unit in units:
         for state in unit.states:
-            for param, begin, where in unit.layout.pieces(unit.owned):
-                yield state, param.name, begin, (values for _, values in unit.blocks(state, where))
+            for param, where, piece in unit.layout.pieces(unit.owned):
+                yield state, param.name, where, (values for _, values in unit.blocks(state, piece))
 
 
 def _blocks(values: np.ndarray, offset: int) -> Iterator[memoryview]:

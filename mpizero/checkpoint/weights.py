@@ -14,7 +14,7 @@ from mpizero.checkpoint.read import open_checkpoint
 from mpizero.checkpoint.tensors import Tensors
 from mpizero.dtypes import ITEMSIZE, numpy_dtype
 from mpizero.errors import CheckpointError
-from mpizero.layout import MASTER, READ_BLOCK
+from mpizero.layout import MASTER, READ_BLOCK, Strided
 
 BLOCK = 2**18  # elements that are read at once where nobody counts memory
 
@@ -52,7 +52,7 @@ class SavedWeights:
         self.digest: str = self.checkpoint.contents.digest
 
     def fill(self, name: str, begin: int, out: np.ndarray, scratch: np.ndarray) -> None:
-        self.checkpoint.fill(MASTER.name, name, begin, out, scratch)
+        self.checkpoint.fill(MASTER.name, name, Strided(begin, out.size), out, scratch)
 
 
 def open_weights(path: str | Path) -> Weights:

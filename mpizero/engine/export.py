@@ -41,13 +41,12 @@ def whole_param(unit: Unit, param: ParamSpec, mine: np.ndarray) -> np.ndarray:
     parts = unit.ledger.empty((tensor.size, *param.shape), mine.dtype, WORKSPACE)
     parts[tensor.rank] = mine
     begin_all_gather(tensor, parts.reshape(-1), unit=unit.layout.name, phase="report").finish()
-    if not param.columns:
+    if param.columns is None:
         return parts
     whole = unit.ledger.empty(param.whole.shape, mine.dtype, WORKSPACE)
-    # of each of the blocks that lie side by side every rank has a part
-    blocks = whole.reshape(*whole.shape[:-1], len(param.columns), tensor.size, -1)
+    of_each = whole.reshape(param.columns.count, tensor.size, param.columns.length)
     for rank, part in enumerate(parts):
-        blocks[..., rank, :] = part.reshape(*part.shape[:-1], len(param.columns), -1)
+        of_each[:, rank] = part.reshape(param.columns.count, param.columns.length)
     return whole
 
 

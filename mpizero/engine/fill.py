@@ -11,7 +11,7 @@ from mpizero.engine.rooms import Array
 from mpizero.engine.collectives import all_gather_param
 from mpizero.engine.unit import Unit
 from mpizero.half import narrow
-from mpizero.layout import MASTER, REPLICATED, SHARDED, Axis, FlatLayout, rounding_block_numel
+from mpizero.layout import MASTER, REPLICATED, SHARDED, Axis, FlatLayout, ParamSpec, rounding_block_numel
 from mpizero.memory.kinds import WORKSPACE
 from mpizero.memory.regions import Block
 from mpizero.nn.model import DRAW_BLOCK, Model
@@ -25,16 +25,24 @@ def initialise(unit: Unit, model: Model, seed: int) -> None:
     params = _Writer(unit.blocks("param", writes=True))
     master = _Writer(unit.blocks(MASTER.name, writes=True) if unit.has_master else iter([]))
     block = unit.ledger.empty(size, np.float32, WORKSPACE)
-    for param, begin, piece in unit.layout.pieces(unit.range_of(unit.placement.params)):
-        for span in spans(piece.stop - piece.start, size):
-            values, low = block[: span.stop - span.start], piece.start + span.start
-            model.fill(param, seed, begin + span.start, values, unit.ledger)
-            params.put(low, values)
-            own = slice(max(low, optimised.start), min(low + values.size, optimised.stop))
-            if own.start < own.stop and unit.has_master:
-                master.put(own.start, values[own.start - low : own.stop - low])
+    for param, begin, low, count in _drawn(unit.layout, unit.range_of(unit.placement.params)):
+        values = block[:count]
+        model.fill(param, seed, begin, values, unit.ledger)
+        params.put(low, values)
+        own = slice(max(low, optimised.start), min(low + count, optimised.stop))
+        if own.start < own.stop and unit.has_master:
+            master.put(own.start, values[own.start - low : own.stop - low])
     params.close()
     master.close()
+
+
+def _drawn(layout: FlatLayout, kept: slice) -> Iterator[tuple[ParamSpec, int, int, int]]:
+    """What is drawn at once of the elements `kept`: the parameter, where in it, where in the flat buffer, how many."""
+    size = _drawing_block(layout)
+    for param, where, piece in layout.pieces(kept):
+        for before, begin, length in where.runs():
+            for span in spans(length, size):
+                yield param, begin + span.start, piece.start + before + span.start, span.stop - span.start
 
 
 @final
@@ -62,10 +70,8 @@ class _Writer:
 def drawing_bytes(layout: FlatLayout, kept: slice, model: Model) -> int:
     """Workspace of `initialise`, of a rank that keeps the elements `kept`: a block of float32, and what drawing it
     takes, as far as the model's values tell."""
-    size = _drawing_block(layout)
-    return 4 * size + max((model.draw(param).workspace(begin + span.start, span.stop - span.start)
-                           for param, begin, piece in layout.pieces(kept)
-                           for span in spans(piece.stop - piece.start, size)), default=0)
+    return 4 * _drawing_block(layout) + max((model.draw(param).workspace(begin, count)
+                                             for param, begin, _, count in _drawn(layout, kept)), default=0)
 
 
 def _drawing_block(layout: FlatLayout) -> int:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mpizero.layout.spec import ParamSpec
+from mpizero.layout.strided import Strided
 
 # elements updated at once by the optimizer: five blocks of float32 stay in L2; a plan counts the gradient's
 UPDATE_BLOCK = 32768
@@ -64,12 +65,14 @@ class FlatLayout:
         return {param.name: flat[offset : offset + param.numel].reshape(param.shape)
                 for param, offset in zip(self.params, self.offsets, strict=True)}
 
-    def pieces(self, wanted: slice) -> Iterator[tuple[ParamSpec, int, slice]]:
-        """The elements `wanted` cut along parameters, without padding: parameter (of a part the whole one), where in it
-        a piece begins, the piece as elements of the flat buffer. A part's columns are a piece in every row."""
+    def pieces(self, wanted: slice) -> Iterator[tuple[ParamSpec, Strided, slice]]:
+        """The elements `wanted` cut along parameters, without padding: parameter (of a part the whole one), which of
+        its elements a piece is, the piece as elements of the flat buffer. Whole rows of columns are one piece."""
         for param, offset, piece in self._cut(wanted):
-            for low, begin, count in param.runs(piece.start - offset, piece.stop - offset):
-                yield param.whole or param, begin, slice(offset + low, offset + low + count)
+            start = piece.start
+            for where in param.elements(piece.start - offset, piece.stop - offset):
+                yield param.whole or param, where, slice(start, start + where.numel)
+                start += where.numel
 
     def _cut(self, wanted: slice) -> Iterator[tuple[ParamSpec, int, slice]]:
         """Parameters with elements among `wanted`: where each begins in the flat buffer, and these elements."""

@@ -13,6 +13,7 @@ from fnmatch import fnmatchcase
 from itertools import pairwise
 
 from mpizero.errors import ConfigError
+from mpizero.layout.strided import Strided
 from mpizero.layout.tape import Tape
 
 SHOWN = 8  # names in a message
@@ -25,7 +26,7 @@ class ParamSpec:
 
     tiles: ranges of rows that are gathered and used one after the other, each a unit; `cut` gives them. Such a tile is
     a parameter too: of `whole`, the rows from `row` on. What a tensor parallel rank has of a parameter keeps its name:
-    rows likewise, or of the last dimension the ranges `columns`; or, `copied`, all of it, as the others have.
+    rows likewise, or the elements `columns` of it; or, `copied`, all of it, as the others have.
     """
 
     name: str
@@ -35,7 +36,7 @@ class ParamSpec:
     tiles: int = 1
     whole: ParamSpec | None = None
     row: int = 0
-    columns: tuple[tuple[int, int], ...] = ()
+    columns: Strided | None = None
     copied: bool = False
 
     @property
@@ -47,19 +48,11 @@ class ParamSpec:
         """Whether it is one."""
         return self.whole is not None and self.whole.name != self.name
 
-    def runs(self, begin: int, end: int) -> Iterator[tuple[int, int, int]]:
-        """Its elements begin .. end - 1 as ranges of `whole`: the first, in it and in `whole`, and how many."""
-        if not self.columns or self.whole is None:
-            yield begin, self.row * math.prod(self.shape[1:]) + begin, end - begin
-            return
-        width, whole_width = self.shape[-1], self.whole.shape[-1]
-        for row in range(begin // width, -(-end // width)):
-            first = row * width
-            for low, high in self.columns:
-                start, stop = max(begin, first), min(end, first + high - low)
-                if start < stop:
-                    yield start, row * whole_width + low + start - first, stop - start
-                first += high - low
+    def elements(self, begin: int, end: int) -> Iterator[Strided]:
+        """Where its elements begin .. end - 1 lie in `whole`."""
+        if self.columns is not None:
+            return self.columns.cut(begin, end)
+        return iter([Strided(self.row * math.prod(self.shape[1:]) + begin, end - begin)])
 
     def cut(self) -> tuple[ParamSpec, ...]:
         """Its tiles, NAME[0] and so on; itself, where it has none."""

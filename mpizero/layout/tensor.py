@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 
 from mpizero.errors import ConfigError
 from mpizero.layout.spec import ParamSpec
+from mpizero.layout.strided import Strided
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,7 @@ class TensorPlace:
         """Its part of the last dimension; of each of `blocks` that lie in it side by side."""
         width = param.shape[-1] // blocks
         begin, end = self.range(width)
-        columns = tuple((block * width + begin, block * width + end) for block in range(blocks))
+        columns = Strided(begin, end - begin, param.numel // width, width)
         return self._part(param, (*param.shape[:-1], blocks * (end - begin)), columns=columns)
 
     def copy(self, param: ParamSpec) -> ParamSpec:
@@ -51,14 +52,13 @@ class TensorPlace:
         return param if self.size == 1 else replace(param, copied=True)
 
     def _part(self, param: ParamSpec, shape: tuple[int, ...], row: int = 0,
-              columns: tuple[tuple[int, int], ...] = ()) -> ParamSpec:
+              columns: Strided | None = None) -> ParamSpec:
         return param if self.size == 1 else replace(param, shape=shape, whole=param, row=row, columns=columns)
 
 
 def parts_of(params: Iterable[ParamSpec]) -> set[int]:
     """The numbers of the parts that those are which divide."""
-    return {param.columns[0][0] // (param.columns[0][1] - param.columns[0][0]) if param.columns
-            else param.row // param.shape[0]
+    return {param.columns.begin // param.columns.length if param.columns else param.row // param.shape[0]
             for param in params if param.whole is not None and not param.tile and not param.copied}
 
 

@@ -63,8 +63,8 @@ def test_a_rank_draws_what_it_keeps_once(group, stage):
     job = prepare(replace(MLP, hidden=20, stage=stage), group,
                   task=Task(replace(model, draw=lambda param: asked), TeacherTask(0)))
     kept = {(param.name, begin + i) for unit in job.state.units
-            for param, begin, piece in unit.layout.pieces(unit.range_of(unit.placement.params))
-            for i in range(piece.stop - piece.start)}
+            for param, where, _ in unit.layout.pieces(unit.range_of(unit.placement.params))
+            for _, begin, length in where.runs() for i in range(length)}
     assert asked.elements == Counter(kept) and 0 < asked.most <= 660 // 16  # elements of the largest unit
     every = all_gather_values(group, np.array([float(len(kept))]))
     assert every.sum() == model.spec.psi * (1 if stage == "3" else group.size)

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mpizero.errors import ConfigError
-from mpizero.layout import Axis, MeshShape, ParamSpec, flatten, mesh_shape, wrap
+from mpizero.layout import Axis, MeshShape, ParamSpec, Strided, flatten, mesh_shape, wrap
 from mpizero.layout.models import GPTConfig, MLPSizes, gpt_spec, mlp_spec
 from mpizero.layout.tensor import TensorPlace
 
@@ -17,7 +17,8 @@ GPT = GPTConfig(layers=2, d_model=24, heads=6, context=5, vocab=36)
 
 def elements(param, begin, end):
     """Of the whole parameter, in order."""
-    return [element for low, first, count in param.runs(begin, end) for element in range(first, first + count)]
+    return [element for where in param.elements(begin, end) for _, first, count in where.runs()
+            for element in range(first, first + count)]
 
 
 @given(size=st.integers(1, 4), blocks=st.integers(1, 3), width=st.integers(1, 3), rows=st.integers(1, 3),
@@ -58,7 +59,9 @@ def test_a_flat_parameter_names_runs_of_whole_ones():
     whole = ParamSpec("w", (2, 6))
     unit = flatten("u", [TensorPlace(1, 2).columns(whole), TensorPlace(1, 2).rows(ParamSpec("r", (4, 1)))], 2)
     assert list(unit.pieces(slice(1, 8))) == [
-        (whole, 4, slice(1, 3)), (whole, 9, slice(3, 6)), (ParamSpec("r", (4, 1)), 2, slice(6, 8))]
+        (whole, Strided(4, 2), slice(1, 3)), (whole, Strided(9, 3), slice(3, 6)),
+        (ParamSpec("r", (4, 1)), Strided(2, 2), slice(6, 8))]
+    assert list(unit.pieces(slice(0, 6))) == [(whole, Strided(3, 3, 2, 6), slice(0, 6))]
     assert unit.decayed(slice(0, 8)) == ((0, 8),)
 
 

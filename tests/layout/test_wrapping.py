@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from mpizero.errors import ConfigError
-from mpizero.layout import ModelSpec, ParamSpec, SegmentSpec, named_policy, wrap
+from mpizero.layout import ModelSpec, ParamSpec, SegmentSpec, Strided, named_policy, wrap
 
 SPEC = ModelSpec(
     tuple(ParamSpec(name, (size,)) for name, size in (("wte", 7), ("wpe", 3), ("a.w", 5), ("a.b", 2), ("ln", 1))),
@@ -80,7 +80,7 @@ def test_each_tile_is_a_unit_and_the_rest_as_the_policy_says(policy, units):
 
 def test_a_tile_of_a_parameter_is_a_range_of_it():
     first, second = TILED.pieces[1:3]
-    assert [(tile.shape, list(tile.runs(0, 2))) for tile in (first, second)] == [
-        ((2, 2), [(0, 0, 2)]), ((3, 2), [(0, 4, 2)])]
+    assert [(tile.shape, list(tile.elements(0, 2))) for tile in (first, second)] == [
+        ((2, 2), [Strided(0, 2)]), ((3, 2), [Strided(4, 2)])]
     unit = next(unit for unit in wrap(TILED, 4).units if unit.name == "a.w[1]")
-    assert list(unit.pieces(slice(2, 8))) == [(TILED.params[1], 6, slice(2, 6))]
+    assert list(unit.pieces(slice(2, 8))) == [(TILED.params[1], Strided(6, 4), slice(2, 6))]

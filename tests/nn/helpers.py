@@ -53,7 +53,8 @@ def parameters(model, dtype=np.float64, seed=1, noise=0.1):
 
 def part_of(param, whole):
     """The elements that a tile or part of a parameter has, in its shape."""
-    runs = [whole.reshape(-1)[begin:begin + count] for _, begin, count in param.runs(0, param.numel)]
+    runs = [whole.reshape(-1)[begin:begin + count] for where in param.elements(0, param.numel)
+            for _, begin, count in where.runs()]
     return np.concatenate(runs).reshape(param.shape)
 
 
