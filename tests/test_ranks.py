@@ -25,7 +25,7 @@ rank = comm.Get_rank()
 on_ranks = pytest.mark.mpi
 """
 
-WORKER = 1 if (os.cpu_count() or 1) > 1 else 0  # the second rank that tests of one process are dealt to
+WORKER = 1  # the second rank that tests of one process are dealt to
 
 
 @pytest.fixture
@@ -213,7 +213,7 @@ def test_tests_of_one_process_alone(run):
 
 
 def test_tests_of_one_process_are_dealt(run, tmp_path):
-    """A file to a rank, to as many as there are cores; all are reported once."""
+    """A file to a rank, to one more than there are cores; all are reported once."""
     (tmp_path / "conftest.py").write_text("import pytest\nlaunch = pytest.fixture(lambda: None)\n")
     (tmp_path / "test_launching.py").write_text("from mpi4py import MPI\n\n\ndef test_launching(launch):\n"
                                                 "    assert MPI.COMM_WORLD.Get_rank() == 0\n")

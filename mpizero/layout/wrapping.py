@@ -82,7 +82,8 @@ def wrap(spec: ModelSpec, ranks: int, policy: Policy | None = None) -> Wrapping:
         members.setdefault(unit_of[param.name], []).append(param)
     index = {name: i for i, name in enumerate(members)}
     used = [tuple(dict.fromkeys(index[unit_of[name]] for name in segment.params)) for segment in spec.segments]
-    idle = [name for name in members if not any(index[name] in units for units in used)]
+    read = {unit for units in used for unit in units}
+    idle = [name for name in members if index[name] not in read]
     if idle:
         unread = ", ".join(param.name for name in idle for param in members[name])
         raise ConfigError(f"no segment of the model reads {unread}: let one read it, or leave it out of the model")
@@ -133,9 +134,8 @@ def _by_policy(spec: ModelSpec, policy: Policy | None, names: list[str]) -> dict
     if callable(policy):
         return {name: policy(name) for name in names}
     listed = [(name, f"unit{i}") for i, group in enumerate(policy) for name in group]
-    unit_of = dict(listed)
-    wrong = (sorted(set(names) ^ set(unit_of))
-             or sorted(name for name in names if sum(name == other for other, _ in listed) > 1))
+    unit_of, times = dict(listed), Counter(name for name, _ in listed)
+    wrong = sorted(set(names) ^ set(unit_of)) or sorted(name for name in names if times[name] > 1)
     if wrong:
         raise ConfigError(f"wrapping lists must name every parameter exactly once; look at: {', '.join(wrong)}")
     return unit_of

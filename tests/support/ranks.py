@@ -5,9 +5,9 @@ which meet after each phase (setup, call, teardown): a failure on one rank is a 
 that writes to the terminal, reports the traceback of each failing rank. A rank that does not come to a meeting hangs in
 MPI, most likely because another one has failed and left it alone: then the job is aborted with the stacks of all ranks.
 
-All other tests run before them, each on one rank, as many at a time as there are cores; of those that start ranks of
-their own two at a time, since some of these wait for a clock, and others need many cores; one at a time under Open MPI,
-whose jobs disturb each other. Rank 0 reports them all.
+All other tests run before them, each on one rank, one more at a time than there are cores; of those that start ranks of
+their own, which wait for each other and for clocks, two at a time, one under Open MPI, whose jobs disturb each other.
+Rank 0 reports them all.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ class RankPlugin:
         """With this rank's share of the tests of one process, which find themselves on rank 0 of the job."""
         cores = int(self.meeting.share("the number of cores", str(os.cpu_count() or 1))[0])
         launching = 1 if OPEN_MPI in os.environ else LAUNCHING
-        share = dealt(session.items, min(cores, self.meeting.size), launching)
+        share = dealt(session.items, min(cores + 1, self.meeting.size), launching)
         session.items[:] = [item for item in session.items
                             if _is_rank_test(item) or share[item.nodeid] == self.meeting.rank]
         os.environ.update(dict.fromkeys(self.told, "0"))

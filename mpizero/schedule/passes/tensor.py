@@ -37,12 +37,14 @@ def summed(actions: Iterable[Action], wrapping: Wrapping) -> list[Action]:
     copied = {unit for unit in wrapping.trained if wrapping.units[unit].copied}
     last = {action.unit: place for place, action in enumerate(actions)
             if isinstance(action, Reduction) and action.unit in copied}
+    ends = {place: unit for unit, place in last.items()}
     out = list[Action]()
     for place, action in enumerate(actions):
         if isinstance(action, Loss) and wrapping.divided:
             out += [LossPart(action.mb), AllGatherLoss(action.mb)]
         out += [action, *_sums(action, wrapping)]
-        out += [AllReduceShard(unit, Axis.TENSOR) for unit, end in last.items() if end == place]
+        if place in ends:
+            out.append(AllReduceShard(ends[place], Axis.TENSOR))
     return out
 
 
