@@ -53,6 +53,15 @@ def test_what_would_be_ignored_is_refused(capsys, asked):
     assert not out and err.startswith("mpizero: error: ") and REFUSED[asked] in err and err.count("\n") == 1
 
 
+@pytest.mark.parametrize("asked", [f"memory {GPT}", f"traffic {GPT} --batch-size 2", f"timeline {GPT}", f"memory {MLP}",
+                                   "largest --device-memory 1GB --ranks 4", f"units {GPT}"])
+@pytest.mark.parametrize("size", ["0", "-2"])
+def test_no_tensor_parallel_ranks(capsys, asked, size):
+    assert main([*asked.split(), "--tensor-size", size]) == 2
+    out, err = capsys.readouterr()
+    assert not out and err.startswith("mpizero: error: ") and "--tensor-size" in err and err.count("\n") == 1
+
+
 def test_what_says_something_counts(plan):
     """Each of these flags changes what is answered."""
     for asked, flag in ((f"memory {BARE} --stage 3", "--offload optimizer=cpu"),

@@ -50,7 +50,7 @@ def changes(job: Job, checkpoint: Checkpoint) -> list[str]:
     told = TOLD + (ENDING if here["delayed_update_after"] is not None else ())
     found = [f"{name.replace('_', '-')} {_given(there[name])} -> {_given(here[name])}" for name in told
              if name in there and there[name] != here[name]]
-    if "batch_size" in there:
+    if there.get("batch_size") and there.get("accumulation"):
         saved = there.get("global_batch") or (
             there["batch_size"] * there["accumulation"] * checkpoint.about["world_size"])
         found += [f"samples a step {saved:,} -> {job.samples:,}"] if saved != job.samples else []

@@ -9,6 +9,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from sys import float_info
 from typing import Any
 
 from mpizero.dtypes import ITEMSIZE
@@ -21,6 +22,7 @@ BLOCK = 2**20  # bytes under one checksum
 STEP_NAME = re.compile(r"step-(\d{8,18})", re.ASCII)
 PART_NAME = re.compile(r"part-\d{4,9}", re.ASCII)
 ABOUT, LATEST = "checkpoint.json", "latest"
+SAMPLES = ("batch_size", "accumulation", "global_batch")  # settings that a run which goes on computes with
 
 
 def step_name(step: int) -> str:
@@ -197,7 +199,10 @@ def check_about(data: Mapping[str, Any], path: Path) -> None:
     for key in ("scaler", "settings", "data"):
         if not isinstance(data.get(key), dict):
             raise CheckpointError(f"{path} holds no {key}")
-    if not all(type(value) in (int, float) for value in data["scaler"].values()):
+    for key in SAMPLES:
+        if data["settings"].get(key) is not None:
+            _number(data["settings"], key, path)
+    if not all(type(value) in (int, float) and abs(value) <= float_info.max for value in data["scaler"].values()):
         raise CheckpointError(f"{path} holds a scaler that is none")
     if not all(isinstance(run, str) for run in _list(data, "runs", path)) or not isinstance(data.get("saved"), str):
         raise CheckpointError(f"{path} does not say which run wrote it, and when")

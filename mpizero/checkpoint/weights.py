@@ -47,7 +47,7 @@ class SavedWeights:
         self.dtypes = {name: states[MASTER.name] for name, states in self.checkpoint.kept.items()}
         settings = self.checkpoint.about["settings"]
         dtype, heads = settings.get("dtype"), settings.get("heads")
-        self.dtype: str = dtype if dtype in ITEMSIZE else "float32"
+        self.dtype: str = dtype if isinstance(dtype, str) and dtype in ITEMSIZE else "float32"
         self.heads: int | None = heads if type(heads) is int and heads > 0 else None
         self.digest: str = self.checkpoint.contents.digest
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from mpizero.dtypes import ITEMSIZE
 from mpizero.layout.flat import UPDATE_BLOCK
 from mpizero.layout.geometry import Geometry
+from mpizero.layout.mesh import Axis
 from mpizero.layout.spec import ActivationBytes
 from mpizero.layout.tiers import NVME
 
@@ -80,13 +81,14 @@ def file_bytes(found: Iterable[Space]) -> int:
 
 def lanes(geometry: Geometry, activations: ActivationBytes | None = None) -> dict[str, int]:
     """Bytes of one buffer of each lane: what a block of that name takes at most. A gradient that goes back to the
-    device, where it is summed across replicas, has a lane of its own: others may come down meanwhile. Kept inputs have
-    one: the first that comes back is the last that left. Without `activations` it is left out."""
+    device, where it is summed across replicas or tensor parallel ranks, has a lane of its own: others may come down
+    meanwhile. Kept inputs have one: the first that comes back is the last that left. Without `activations` it is left
+    out."""
     found: dict[str, int] = {}
     for space in spaces(geometry):
         size = paged(min(space.numel, FILE_BLOCK) * ITEMSIZE[space.dtype])
         found[space.name] = max(found.get(space.name, 0), size)
-    if geometry.replicas > 1 and "grad" in found:
+    if "grad" in found and any(geometry.unsummed(unit) - {Axis.SHARD} for unit in geometry.wrapping.trained):
         found["upload"] = found["grad"]
     if geometry.placement.tiers.checkpoints is NVME and activations is not None:
         found[KEPT] = paged(min(activations.largest_kept, FILE_BLOCK * geometry.itemsize))

@@ -106,7 +106,13 @@ class Transfer:
 
     def begin(self) -> None:
         """Let the link do it."""
-        self._future = self.link.submit(self.copy)
+        treatment = np.geterr()
+
+        def run() -> None:
+            with np.errstate(**treatment):  # a thread's own
+                self.copy()
+
+        self._future = self.link.submit(run)
 
     def finish(self) -> None:
         """Do it, or wait until the link has; then it stands in the link's records."""

@@ -103,6 +103,8 @@ def model_of(options: Options) -> PlannedModel:
 
 def part_of(model: PlannedModel, size: int) -> PlannedModel:
     """What the first of `size` tensor parallel ranks has of it. ConfigError where nobody knows."""
+    if size < 1:
+        raise ConfigError(f"`tensor_size` {size} is impossible: it must be at least 1, and below 2^40")
     if size == 1:
         return model
     if model.divide is None:

@@ -16,6 +16,7 @@ from mpizero.checkpoint.contents import read_contents
 from mpizero.checkpoint.format import CHECKPOINT, decode, encode
 from mpizero.checkpoint.read import open_checkpoint
 from mpizero.checkpoint.resume import resume
+from mpizero.checkpoint.weights import SavedWeights
 from mpizero.checkpoint.save import save
 from mpizero.comm import TrafficLog
 from mpizero.engine.job import prepare
@@ -143,10 +144,23 @@ def rewritten(folder, **changes):
     ({"parts": [{"name": "../../etc/passwd", "table_sha256": ""}]}, "which is refused"), ({"step": -1}, "step is -1"),
     ({"step": "2"}, "step is 2"), ({"params": []}, "knows nothing"), ({"parts": []}, "no part holds"),
     ({"parts": {}}, "list"),
-    ({"scaler": {"scale": "x"}}, "scaler"), ({"settings": []}, "settings"), ({"runs": [3]}, "which run"),
+    ({"scaler": {"scale": "x"}}, "scaler"), ({"scaler": {"scale": 10**400}}, "scaler"), ({"settings": []}, "settings"),
+    ({"settings": {"batch_size": 2, "accumulation": "x"}}, "accumulation is x"),
+    ({"settings": {"global_batch": [3]}}, "global_batch is"), ({"runs": [3]}, "which run"),
     ({"data": None}, "data")])
 def test_forged_content(group, folder, changes, said):
     refused(group, folder, rewritten(folder, **changes), said)
+
+
+def test_a_forged_dtype_is_none_to_compute_in(group, folder):
+    rewritten(folder, settings={"dtype": ["float16"]})
+    assert SavedWeights(folder).dtype == "float32"
+
+
+def test_settings_that_lack_something(group, folder):
+    """Nothing is told of what nobody wrote down."""
+    rewritten(folder, settings={"batch_size": MLP.batch_size, "epochs": None})
+    assert "samples a step" not in resume(prepare(MLP, group), folder).said
 
 
 def test_a_forged_scale(group, folder):

@@ -37,6 +37,7 @@ OPTIONS: Mapping[str, Mapping] = {
     "bucket": {"bucket_size": "1KiB", "dtype": "float16", "accumulation": 2},
     "offload": {"offload": "optimizer=cpu", "accumulation": 2, "overlap": "on"},
     "parts": {**ALL, "recompute_interval": 2, "offload": "checkpoints=cpu", "dtype": "float16"},
+    "in files": {**ALL, "offload": "optimizer=nvme,checkpoints=nvme", "accumulation": 3, "overlap": "on"},
     "frozen": {"freeze": ("h.0.*", "wpe*"), **ALL},
 }
 
@@ -57,12 +58,13 @@ def sizes(ranks):
 
 @pytest.mark.parametrize("group", [2, 4], ids="n={}".format, indirect=True)
 @pytest.mark.parametrize("name", OPTIONS)
-def test_same_bits_at_every_stage(group, name):
+def test_same_bits_at_every_stage(group, name, tmp_path):
     options = OPTIONS[name]
+    files = {"nvme": str(tmp_path)} if "nvme" in options.get("offload", "") else {}
     if "bfloat16" in options.values():
         pytest.importorskip("ml_dtypes")
     for size in sizes(group.size):
-        config = replace(TEXTS, tensor_size=size, **options)
+        config = replace(TEXTS, tensor_size=size, **options, **files)
         stages = [*STRATEGIES] if group.size == 2 else ["0", "2", "3"] if size == 2 else ["3", "3-broadcast"]
         stages = [stage for stage in stages if name != "bucket" or stage != "3-broadcast"]
         outcomes = [trained(replace(config, stage=stage), group) for stage in stages]

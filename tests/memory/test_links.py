@@ -105,6 +105,17 @@ def test_what_goes_wrong_in_the_thread_is_raised_where_it_is_waited_for():
         transfer.finish()
 
 
+def test_a_sum_overflows_as_quietly_in_the_thread_as_the_rank_lets_it(recwarn):
+    """As one does whose step is going to be skipped."""
+    total, values = np.full(3, np.inf, np.float32), np.full(3, -np.inf, np.float32)
+    transfer = Transfer(Link("device-host", DOWN), [(total, values)], values.nbytes, "grad", "h.0",
+                        lambda target, source: np.add(target, source, target))
+    with np.errstate(invalid="ignore"):
+        transfer.begin()
+        transfer.finish()
+    assert np.isnan(total).all() and not recwarn.list
+
+
 def test_both_ways_of_a_link_have_one_name_and_one_limit():
     links = make_links(parse_limits("host=3GB/s"), lambda: None)
     assert {way: (link.name, link.rate) for way, link in links.items()} == {
