@@ -13,7 +13,8 @@ from mpizero.engine.alike import SHOWN, flat
 from mpizero.engine.job import Job
 from mpizero.errors import CheckpointError
 
-# Settings that change no bit, or (ranks, no_sync) only the order of additions; and where data lies.
+# Settings that change no bit, or only the order of additions (ranks, shard_size, tensor_size, wrap, no_sync); and where
+# data lies.
 FREE = ("stage", "shard_size", "no_sync", "backward_prefetch", "forward_prefetch", "keep_last_unit",
         "limit_all_gathers", "overlap", "recompute", "recompute_interval", "partition_activations", "bucket_size",
         "tensor_size", "wrap", "offload", "device_memory", "allocator", "host_memory", "host_threads", "limit",

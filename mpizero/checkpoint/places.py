@@ -70,6 +70,8 @@ def _check_cover(found: Sequence[Place], param: Param, state: str, parts: Sequen
         left, right = edges[first] < low, edges[last] > high
         reached[first:last] = [*reached[first:first + left], row + piece.count, *reached[last - right:last]]
         edges[first:last] = [*edges[first:first + left], low, *[high] * right]
+        if first and not left and reached[first - 1] == reached[first]:  # one stretch: ranges in order stay one
+            del edges[first], reached[first]
     missing = min(row * width + low for row, low in zip(reached, edges, strict=False))
     if missing < param.numel:
         raise CheckpointError(f"{path}: no part holds {state} of {param.name} from element {missing:,} on")
