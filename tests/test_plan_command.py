@@ -75,6 +75,10 @@ WIDTH = 100
     ("fit --params 7e9 --ranks 4 --gpu h100 --margin 100%", "leaves nothing: write a smaller one"),
     ("fit --params 7e9 --ranks 4 --device-memory 80Gb", "may mean bits: memory is in bytes, so write 80GB"),
     ("fit --params 7e9 --ranks 4 --device-memory 80GB --shard-size 3", "replicate * shard(3)"),
+    ("memory --gpt 2,8,2,8 --ranks 4 --tensor-size 0", "--tensor-size 0 is impossible: it must be at least 1"),
+    ("timeline --gpt 2,8,2,8 --ranks 4 --tensor-size 0", "--tensor-size 0 is impossible: it must be at least 1"),
+    ("largest --device-memory 1GB --ranks 4 --tensor-size 0", "--tensor-size 0 is impossible: it must be at least 1"),
+    ("largest --device-memory 1GB --ranks 4 --family width --tensor-size 0", "--tensor-size 0 is impossible: it must"),
     ("", "memory|traffic|units|timeline|offload|fit"),
     ("guess", "invalid choice: 'guess'"),
 ])

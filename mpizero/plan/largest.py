@@ -106,7 +106,7 @@ def _family(options: Options) -> Family:
         width = options["d_model"] or WIDTH
         heads = options["heads"] or max(each for each in range(1, HEADS + 1) if width % each == 0)
         return Family(grows, GPTConfig(1, width, heads, *rest))
-    heads = options["tensor_size"]  # of the first, so that they divide
+    heads = max(options["tensor_size"], 1)  # of the first, so that they divide
     return Family(grows, GPTConfig(options["layers"] or LAYERS, heads * HEAD, heads, *rest))
 
 
