@@ -171,7 +171,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Status 1 if a cell differs, on all ranks alike."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device-memory", type=parse_memory, default=parse_memory("1MB"), metavar="SIZE",
-                        help="of a rank (1MB); half a percent less where ranks would not die together")
+                        help="of a rank (1MB); less, by half percents, until all ranks of a cell die together")
     parser.add_argument("--json", metavar="FILE", help="write the rows to this file")
     options = parser.parse_args(argv)
     world, begin = start_with(RANKS, "mpirun -n 4 python scripts/largest.py"), time.perf_counter()

@@ -15,7 +15,8 @@ from mpizero.layout.tensor import TensorPlace
 
 def divided_layers(samples: int, widths: Sequence[int], dtype: str, place: TensorPlace,
                    cast: int) -> tuple[SegmentBytes, ...]:
-    """Of the MLP's tensor parallel Linears. cast: bytes of the data in the parameters' dtype, if that is another."""
+    """The MLP's Linears, as a tensor parallel rank has them. cast: bytes of the data in the parameters' dtype, if that
+    is another."""
     size, found, last = ITEMSIZE[dtype], list[SegmentBytes](), len(widths) - 2
     for i, (k, m) in enumerate(pairwise(widths)):
         by_columns, first = i % 2 == 0, i == 0
@@ -31,7 +32,7 @@ def divided_layers(samples: int, widths: Sequence[int], dtype: str, place: Tenso
 
 def divided_block(batch: int, seq: int, c: int, heads: int, dtype: str, name: str,
                   place: TensorPlace) -> tuple[SegmentBytes, SegmentBytes]:
-    """Both halves of a tensor parallel rank."""
+    """Both halves of a GPT's block, as a tensor parallel rank has them."""
     tokens, size, wide = batch * seq, ITEMSIZE[dtype], compute_itemsize(dtype)
     own, flow, rest = c // place.size, tokens * c * size, (place.size, place.adds)
     return (

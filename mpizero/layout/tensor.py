@@ -57,7 +57,7 @@ class TensorPlace:
 
 
 def parts_of(params: Iterable[ParamSpec]) -> set[int]:
-    """The numbers of the parts that those are which divide."""
+    """The places of the tensor parallel ranks that have these; tiles, and what all ranks hold alike, have none."""
     return {param.columns.begin // param.columns.length if param.columns else param.row // param.shape[0]
             for param in params if param.whole is not None and not param.tile and not param.copied}
 

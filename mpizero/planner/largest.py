@@ -47,12 +47,12 @@ def largest(needs: Callable[[int], int], room: int) -> Largest:
     if needs(1) > room:
         raise ConfigError(f"not even the smallest of the family fits: a rank needs {needs(1):,} bytes and has "
                           f"{room:,}: use a larger `device_memory`, more `ranks`, a higher `stage`, or a smaller "
-                          "`d_model`")
+                          "`d_model` (of `family` width: fewer `layers`)")
     low, high = 1, 2
     while needs(high) <= room:
         if high == MOST:
             raise ConfigError(f"even member {high:,} of the family fits: a rank needs {needs(high):,} bytes and has "
-                              f"{room:,}: use a larger `d_model`, or more `layers`")
+                              f"{room:,}: use a larger `d_model` (of `family` width: more `layers`)")
         # of owners bytes grow by leaps, and between them not at all
         slope = max((needs(high) - needs(low)) // (high - low), needs(high) // (2 * high), 1)
         low, high = high, min(high + (room - needs(high)) // slope + 1, MOST)

@@ -99,6 +99,8 @@ def test_heads_divide_the_width_unless_told(plan):
 @pytest.mark.parametrize("flags, words", [
     ("--ranks 4", "how much memory has a device? Add --device-memory"),
     ("--ranks 4 --device-memory 1KB", "not even the smallest of the family fits: a rank needs"),
+    ("--ranks 4 --device-memory 1KB --family width", "(of --family width: fewer --layers)"),
+    ("--ranks 4 --device-memory 1000000TB --family width --layers 1", "(of --family width: more --layers)"),
     ("--ranks 4 --device-memory 32GB --recompute", "--recompute says nothing of model states after backward"),
     ("--ranks 4 --device-memory 32GB --layers 3", "--layers is what grows with --family layers"),
     ("--ranks 4 --device-memory 32GB --family width --heads 3", "--heads is what grows with --family width"),

@@ -65,7 +65,7 @@ def cross_entropy_part(logits: Array, targets: Array, first: int, classes: int, 
     for rows in spans(len(flat), step):
         block, (top, total, found) = read(flat[rows], buffer, mem), out[:, rows]
         shifted, here = scratch[: len(block)], goal[rows] - first
-        own = np.flatnonzero((here >= 0) & (here < flat.shape[1]) & (goal[rows] >= 0))
+        own = np.flatnonzero((here >= 0) & (here < flat.shape[1]))
         found.fill(0)
         found[own] = block[own, here[own]]
         np.max(block, axis=1, out=top)
@@ -105,7 +105,7 @@ def cross_entropy_backward(context: Context, scale: float, mem: Allocator, first
     for rows in spans(len(flat), step):
         block, (top, log_sum) = read(flat[rows], buffer, mem), stats[:, rows]
         valid, here = goal[rows] >= 0, goal[rows] - first  # (r,)
-        own = valid & (here >= 0) & (here < block.shape[1])
+        own = (here >= 0) & (here < block.shape[1])
         block -= top[:, None]
         block -= log_sum[:, None]
         np.exp(block, out=block)  # softmax
