@@ -23,12 +23,17 @@ while (( $# )); do
         *) flags+=("$1"); shift ;;
     esac
 done
-folder=$(mktemp -d)
-trap 'rm -rf "$folder"' EXIT
+folder=$(mktemp -d) child=''
+trap '{ kill "$child" && wait "$child"; } 2>/dev/null || true; rm -rf "$folder"' EXIT  # the run first: it writes there
+trap 'exit 130' INT
+trap 'exit 143' TERM
 for size in 2 4; do
+    printf '%s: T = %d on two hosts, up to a minute\n' "$0" "$size" >&2
     bash "$here/run_hosts.sh" 2 4 --rate "$rate" --model gpt --stage 3 --overlap off --global-batch 8 --steps 6 \
-        "${flags[@]}" --tensor-size "$size" --log "$folder/log$size" --json "$folder/$size.json" >"$folder/said" ||
-        { cat "$folder/said"; exit 1; }
+        "${flags[@]}" --tensor-size "$size" --log "$folder/log$size" --json "$folder/$size.json" >"$folder/said" &
+    child=$!
+    wait "$child" || { child=''; cat "$folder/said"; exit 1; }
+    child=''
 done
 "${PYTHON:-python}" - "$folder" "$rate" "$json" <<'END'
 import json, statistics, sys

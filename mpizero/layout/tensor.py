@@ -68,5 +68,6 @@ def require_divides(what: str, count: int, size: int) -> None:
     if count % size:
         sizes = [each for each in range(1, count + 1) if count % each == 0]
         near = [each for each in sizes if each <= 64]
-        raise ConfigError(f"`tensor_size` {size} does not divide {what} {count:,}, of which every tensor parallel rank "
-                          f"has as many: use `tensor_size` {' or '.join(map(str, near))}, or another model")
+        raise ConfigError(f"`tensor_size` {size} does not divide {what} {count:,}, and each tensor parallel rank has "
+                          f"as many as the others: use `tensor_size` {' or '.join(map(str, near))}, whichever divides "
+                          "the ranks too, or another model")

@@ -55,14 +55,13 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
                         help="ranks among which state is sharded in stages 1 to 3 (every size is tried)")
     parser.add_argument("--tensor-size", type=argument_type(count), metavar="T",
                         help="ranks that compute one batch together (of a --gpt or mlp every size in a host is tried)")
-    add_as_train(parser, "partition-activations")
     for flag, words in (("device-memory", "of a rank, as 80GB or 80GiB (of --gpu)"), ("host-memory", "of a host"),
                         ("nvme", "of a host"),
                         ("activations", "of a rank (--gpt, mlp: from their shapes; else unknown)")):
         parser.add_argument(f"--{flag}", type=argument_type(parse_memory), metavar="SIZE", help=words)
     parser.add_argument("--activations-of", choices=list(PROGRAMS), metavar="PROGRAM",
                         help="whose, of a --gpt: pytorch (default), with flash attention; pytorch-eager; mpizero")
-    add_as_train(parser, "recompute", "recompute-interval", "offload", "bucket-size")
+    add_as_train(parser, "recompute", "recompute-interval", "partition-activations", "offload", "bucket-size")
     parser.add_argument("--fused-loss", action="store_true", help="its gradient takes the place of the logits")
     parser.add_argument("--margin", type=argument_type(parse_margin), metavar="SHARE",
                         help=f"of a device's memory to keep free ({MARGIN:.0%}; 0 with mpizero's activations), for "
