@@ -39,6 +39,7 @@ OPTIONS: Mapping[str, Mapping] = {
     "parts": {**ALL, "recompute_interval": 2, "offload": "checkpoints=cpu", "dtype": "float16"},
     "in files": {**ALL, "offload": "optimizer=nvme,checkpoints=nvme", "accumulation": 3, "overlap": "on"},
     "frozen": {"freeze": ("h.0.*", "wpe*"), **ALL},
+    "arena": {**ALL, "allocator": "arena", "device_memory": "1MiB"},
 }
 
 
@@ -141,6 +142,15 @@ def test_a_run_fits_under_exactly_its_plan(group, few_held_out, options):
     if group.rank == 0:
         assert need is not None
     dies_below(config, group.subgroup([0, 1], "again"), need)
+
+
+@pytest.mark.parametrize("group", [2, 4], ids="n={}".format, indirect=True)
+@pytest.mark.parametrize("stage", ["0", "2"])
+def test_a_digest_is_most_without_steps(group, few_held_out, stage):
+    """Of columns: the parts of all ranks, and the whole in the order of its elements."""
+    config = replace(LINEARS, hidden=200, batch_size=1, steps=0, tensor_size=2, stage=stage)
+    need = fits_exactly(config, group)
+    assert need.during == "digest"
 
 
 @pytest.mark.parametrize("group", [2, 4], ids="n={}".format, indirect=True)

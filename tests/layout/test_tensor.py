@@ -40,6 +40,7 @@ def test_parts_are_all_of_it_once(size, blocks, width, rows, data):
 def test_each_of_three_matrices_side_by_side_is_divided_head_by_head():
     part = TensorPlace(1, 2).columns(ParamSpec("c_attn", (1, 12)), blocks=3)
     assert elements(part, 0, 6) == [2, 3, 6, 7, 10, 11]
+    assert part.columns == Strided(2, 2, 3, 4)
 
 
 @pytest.mark.parametrize("size", [2, 3])
@@ -63,6 +64,14 @@ def test_a_flat_parameter_names_runs_of_whole_ones():
         (ParamSpec("r", (4, 1)), Strided(2, 2), slice(6, 8))]
     assert list(unit.pieces(slice(0, 6))) == [(whole, Strided(3, 3, 2, 6), slice(0, 6))]
     assert unit.decayed(slice(0, 8)) == ((0, 8),)
+
+
+def test_a_range_of_columns_is_a_rest_of_a_row_whole_rows_and_a_part_of_one():
+    whole = ParamSpec("w", (4, 6))
+    unit = flatten("u", [TensorPlace(1, 2).columns(whole)], 2)
+    assert list(unit.pieces(slice(1, 11))) == [
+        (whole, Strided(4, 2), slice(1, 3)), (whole, Strided(9, 3, 2, 6), slice(3, 9)),
+        (whole, Strided(21, 2), slice(9, 11))]
 
 
 @pytest.mark.parametrize("make, what", [

@@ -222,6 +222,29 @@ def test_cross_entropy_refuses_labels_outside():
     assert (total, count) == (0.0, 0) and fn.cross_entropy_backward(context, 1.0, MEM).shape == (0, 5)
 
 
+def of_two_parts(logits, targets):
+    """The loss as each of two ranks has it that have half of the classes each."""
+    half = logits.shape[1] // 2
+    parts = np.empty((2, 3, len(logits)), np.float32)
+    for rank, mine in enumerate(np.split(logits, 2, axis=1)):
+        fn.cross_entropy_part(mine, targets, rank * half, 2 * half, parts[rank], MEM)
+    return [fn.cross_entropy_of_parts(mine, targets, parts, MEM)[0] for mine in np.split(logits, 2, axis=1)]
+
+
+@pytest.mark.parametrize("largest", range(4))
+@pytest.mark.parametrize("target", range(4))
+def test_cross_entropy_of_parts_with_large_logits(largest, target):
+    logits = np.zeros((1, 4), np.float32)
+    logits[0, largest] = 6e4
+    expected = 0 if target == largest else 6e4
+    assert of_two_parts(logits, np.array([target])) == [expected, expected]
+
+
+def test_cross_entropy_of_parts_refuses_labels_that_no_rank_has():
+    with pytest.raises(DataError, match="target 4 .* outside 0..3"):
+        of_two_parts(np.zeros((2, 4), np.float32), np.array([0, 4]))
+
+
 # -- matmul -----------------------------------------------------------------------------------------------------------
 
 

@@ -79,6 +79,11 @@ def test_partitioned_activations_add_a_tenth(size):
     assert shares(parts)[GatherKept] == 3 == sum(isinstance(a, PartitionKept) for a in parts.lists.step())
 
 
+def test_copies_that_an_arena_keeps_are_cut_up_too():
+    _, setup = made(recompute=True, partition_activations=True, allocator="arena")
+    assert shares(setup)[GatherKept] == 3 == sum(isinstance(a, PartitionKept) for a in setup.lists.step())
+
+
 @pytest.mark.parametrize("options", [{}, {"offload": "checkpoints=cpu"}, {"recompute_interval": 2, "accumulation": 2}],
                          ids=["plain", "offload", "interval"])
 def test_an_input_is_whole_right_before_it_is_used(options):
