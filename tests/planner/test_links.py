@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from itertools import product
+from operator import le
+
 import pytest
 
-from mpizero.layout import Axis
+from mpizero.layout import Axis, MeshShape
 from mpizero.machine import LECTURE
 from mpizero.papers.sharding import full_sharding, hybrid_sharding
 from mpizero.planner import links, plan_traffic_by_shard_rank, sent_bytes
@@ -88,3 +91,16 @@ def test_how_many_rings_leave_a_host(per_host, leaving):
     _, geometry = step("3", chain(), 4, 2)
     found = (links.route(geometry.mesh, axis, per_host) for axis in (Axis.REPLICATE, Axis.SHARD))
     assert tuple(route.leaving for route in found) == leaving
+
+
+@pytest.mark.parametrize("tensor", [1, 2, 3])
+def test_no_host_sends_more_than_those_that_are_looked_at(tensor):
+    """Of every mesh of up to 3 x 6 x 3 ranks, on hosts of every size."""
+    for replicate, shard in product(range(1, 4), range(1, 7)):
+        mesh = MeshShape(replicate, shard, tensor)
+        for per_host in range(1, mesh.ranks):
+            looked_at = [tuple(each[axis] for axis in Axis) for each in links.leaving(mesh, per_host)]
+            for first in range(0, mesh.ranks, per_host):
+                ranks = range(first, min(first + per_host, mesh.ranks))
+                sends = tuple(sum(mesh.successor(rank, axis) not in ranks for rank in ranks) for axis in Axis)
+                assert any(all(map(le, sends, most)) for most in looked_at), (mesh, per_host, first)
