@@ -1,6 +1,6 @@
 """Efficiency of states off the device, measured, beside AIT bw / (AIT bw + peak) of ZeRO-Infinity, sec. 4.
 
-    mpirun -n 1 python scripts/bench_efficiency.py                                 # all three, some minutes
+    mpirun -n 1 python scripts/bench_efficiency.py                                 # all three, a minute
     mpirun -n 2 python scripts/bench_efficiency.py --states params --batches 4 16  # parameters and gradients alone
     mpirun -n 1 python scripts/bench_efficiency.py --states checkpoints --limit 6MB/s
 
@@ -45,7 +45,7 @@ from mpizero.planner.tiers import moved_by_link  # noqa: E402
 from mpizero.quantities import in_units, parse_rate  # noqa: E402
 from mpizero.text import table  # noqa: E402
 
-SIZES = {"layers": 4, "d-model": 64, "heads": 4, "context": 64}
+SIZES = {"layers": 4, "d-model": 128, "heads": 4, "context": 64}
 AHEAD = {"overlap": "on", "backward_prefetch": 1, "forward_prefetch": 1}
 Row = dict[str, Any]
 Step = tuple[float, float]  # seconds, of them waiting for moves
