@@ -28,7 +28,7 @@ trap '{ kill "$child" && wait "$child"; } 2>/dev/null || true; rm -rf "$folder"'
 trap 'exit 130' INT
 trap 'exit 143' TERM
 for size in 2 4; do
-    printf '%s: T = %d on two hosts, up to a minute\n' "$0" "$size" >&2
+    printf '%s: T = %d on two hosts\n' "$0" "$size" >&2
     bash "$here/run_hosts.sh" 2 4 --rate "$rate" --model gpt --stage 3 --overlap off --global-batch 8 --steps 6 \
         "${flags[@]}" --tensor-size "$size" --log "$folder/log$size" --json "$folder/$size.json" >"$folder/said" &
     child=$!
